@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -309,7 +310,9 @@ def _commands(chain: Chain) -> list[str]:
 def _command(node: Node) -> str:
     words = [str(word) for word in (node.run.manifest.get("argv", []) if node.run is not None else [])]
     if words[1:2] == ["report"]:  # its many runs are named by their folders
-        folders = dict.fromkeys(f"{Path(word).parent.as_posix()}/*" for word in words if "/" in word[:-1])
+        given = (word for before, word in pairwise(words) if not before.startswith("--"))  # a flag's value is no run
+        parents = (Path(word).parent for word in given if "/" in word[:-1])
+        folders = dict.fromkeys(f"{one.name if one.is_absolute() else one.as_posix()}/*" for one in parents)
         return " ".join(["bkrl report", *folders])
     words = [Path(word).name if word.startswith("/") else word for word in words]
     words = [" ".join(word.splitlines()) for word in words]  # no line of its own, where a fence could end

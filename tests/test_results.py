@@ -7,6 +7,7 @@ import re
 import shutil
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
@@ -145,6 +146,18 @@ def test_a_title_begins_no_markup(made: Path, tmp_path: Path):
 )
 def test_names_begin_no_markup(text: str, shown: str):
     assert markdown._text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        ("bkrl report logs/a/one logs/b/two", "bkrl report logs/a/* logs/b/*"),
+        ("bkrl report /home/me/exp/one --title a/b --out /home/me/out/r", "bkrl report exp/*"),
+    ],
+)
+def test_a_report_names_the_folders_of_its_runs_and_no_place_on_this_machine(argv: str, shown: str):
+    node = SimpleNamespace(run=SimpleNamespace(manifest={"argv": argv.split()}))
+    assert markdown._command(node) == shown
 
 
 def test_a_title_may_be_in_any_script(made: Path, tmp_path: Path):

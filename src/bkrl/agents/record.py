@@ -11,7 +11,9 @@ from bkrl.agents.play import Episode, play
 from bkrl.agents.protocol import Agent
 from bkrl.data.schema import LABEL
 from bkrl.data.writer import DatasetWriter
+from bkrl.envs import World
 from bkrl.envs.vector import WorldVectorEnv
+from bkrl.runs.record import Run
 
 
 def record(
@@ -57,7 +59,21 @@ def record(
     return episodes
 
 
-def episode_texts(envs: WorldVectorEnv) -> tuple[str, ...]:
-    """What is recorded of whole episodes beside the usual: the kind of task, where the env says it."""
+def open_writer(
+    run: Run, facts: World, envs: WorldVectorEnv, language: str | None, *, played_by: str, labelled: bool = False
+) -> DatasetWriter:
+    """The writer of a run's episodes in these envs, captioned in a language; resets them.
+
+    Beside the usual it takes, of each episode, the kind of task, where the env says it.
+    """
     _, infos = envs.reset(seed=0)
-    return ("task_kind",) if "task_kind" in infos else ()
+    return DatasetWriter(
+        run,
+        env_id=facts.env_id,
+        obs_shape=facts.obs_shape,
+        action_names=facts.action_names,
+        info={"family": facts.family, "rules": facts.rules, "language": language},
+        texts=(LABEL,) if labelled else (),
+        episode_texts=("task_kind",) if "task_kind" in infos else (),
+        played_by=played_by,
+    )

@@ -77,17 +77,17 @@ Concurrency = Annotated[
 ]
 
 
+MOST_REQUESTS = Flag("send at most this many requests in this run; 0: no limit", least=0, identity=False)
+MOST_COST = Flag("spend at most so many US dollars in this run; 0: no limit", least=0, identity=False)
+REPLIES = Flag("folder of cached replies, which never expire", identity=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AskConfig:
     """How an annotator is asked; a base of the settings of all that ask one."""
 
-    max_requests: Annotated[
-        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ASKED,), identity=False)
-    ] = 0
-    max_cost: Annotated[
-        float,
-        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ASKED,), identity=False),
-    ] = 0.0
+    max_requests: Annotated[int, replace(MOST_REQUESTS, only=(_ASKED,))] = 0
+    max_cost: Annotated[float, replace(MOST_COST, only=(_ASKED,))] = 0.0
     prices: Annotated[
         Path | None,
         Flag("own price list (TOML), read before the shipped one; see docs/endpoints.md", identity=False, seldom=True),
@@ -96,7 +96,7 @@ class AskConfig:
     dry_run: Annotated[
         bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)
     ] = False
-    cache: Annotated[Path, Flag("folder of cached replies, which never expire", identity=False)] = Path("cache")
+    cache: Annotated[Path, REPLIES] = Path("cache")
 
     @property
     def asks(self) -> bool:

@@ -29,7 +29,7 @@ from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import world
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Saved
 from bkrl.text.wording import Wording
 
@@ -229,19 +229,13 @@ class Cloning:
 
     def state(self) -> Saved:
         tensors = {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
-        for index, parameter in enumerate(self.parameters):
-            for key, tensor in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{index}.{key}"] = tensor
+        tensors |= moments(self.optimizer, self.parameters)
         return Saved(tensors, {"step": self.step, "epoch": self.epoch, "place": self.place}, exact=True)
 
     def restore(self, saved: Saved) -> None:
         weights = {name: torch.from_numpy(array) for name, array in under(saved.tensors, "network.").items()}
         self.agent.module.load_state_dict(weights)
-        for index, parameter in enumerate(self.parameters):
-            moments = under(saved.tensors, f"optimizer.{index}.").items()
-            if moments:
-                kept = {k: torch.from_numpy(v).clone().to(self.hardware.device) for k, v in moments}
-                self.optimizer.state[parameter] = kept
+        restore_moments(self.optimizer, self.parameters, saved.tensors)
         self.step, self.epoch, self.place = (int(saved.counters[name]) for name in ("step", "epoch", "place"))
         if self.epoch >= 0:
             self.order = self._order()

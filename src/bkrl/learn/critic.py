@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from bkrl.agents.language.agent import LanguageAgent
 from bkrl.agents.language.heads import Critic
-from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
-from bkrl.learn.on_rollouts import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.rollout import Collector
 
 HELD_OUT = 4
@@ -124,18 +123,11 @@ class CriticLearner:
 
     def state(self) -> dict[str, Any]:
         """See `Stateful.state`; weights are the agent's."""
-        saved: dict[str, Any] = {"counters": np.array([self.rollouts, self.updates])}
-        for index, parameter in enumerate(self.parameters):
-            for key, tensor in self.optimizer.state.get(parameter, {}).items():
-                saved[f"optimizer.{index}.{key}"] = tensor
-        return saved
+        return {"counters": np.array([self.rollouts, self.updates]), **moments(self.optimizer, self.parameters)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         self.rollouts, self.updates = (int(count) for count in state["counters"])
-        for index, parameter in enumerate(self.parameters):
-            if moments := under(state, f"optimizer.{index}."):
-                kept = {key: torch.from_numpy(one).clone().to(parameter.device) for key, one in moments.items()}
-                self.optimizer.state[parameter] = kept
+        restore_moments(self.optimizer, self.parameters, state)
 
 
 def explained(values: Tensor, returns: Tensor) -> float:

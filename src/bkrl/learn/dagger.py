@@ -16,13 +16,11 @@ import numpy as np
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.mixture import Mixture
 from bkrl.agents.play import MOST_AT_ONCE
-from bkrl.agents.record import episode_texts, record
+from bkrl.agents.record import open_writer, record
 from bkrl.core.activity import doing
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
-from bkrl.data.schema import LABEL
 from bkrl.data.views import Views
-from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner, make_vec, world
 from bkrl.learn.bc import Cloning, Demonstrations, demonstrations
 from bkrl.learn.protocol import Saved
@@ -100,16 +98,7 @@ class Dagger:
         config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
         run = Run.renew(self._place(number), stage="collect", config=config)
         agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))
-        writer = DatasetWriter(
-            run,
-            env_id=facts.env_id,
-            obs_shape=facts.obs_shape,
-            action_names=facts.action_names,
-            info={"family": facts.family, "rules": facts.rules, "language": facts.language},
-            texts=(LABEL,),
-            episode_texts=episode_texts(self.envs),
-            played_by="a learner and its bot",
-        )
+        writer = open_writer(run, facts, self.envs, facts.language, played_by="a learner and its bot", labelled=True)
         record(
             agent,
             self.envs,

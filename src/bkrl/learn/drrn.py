@@ -29,7 +29,7 @@ from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.rollout import Clock
@@ -206,13 +206,12 @@ class DRRN:
             "keys": self.keys.state(),
             "view": self.view.saved(),
         }
-        for index, parameter in enumerate(self.module.parameters()):
-            parts[f"optimizer.{index}"] = self.optimizer.state.get(parameter, {})
         try:
             parts["worlds"] = self.envs.snapshot()
         except NotImplementedError:
             parts["worlds"] = {}
         tensors = {f"{part}.{name}": one for part, found in parts.items() for name, one in found.items()}
+        tensors |= moments(self.optimizer, list(self.module.parameters()))
         tensors |= {"symbols": self._symbols, "sums": np.stack([self._earlier, self._latest])}
         counters = {"step": self.step, "episodes": self.episodes, "updates": self.updates}
         return Saved(tensors, counters, exact=bool(parts["worlds"]))
@@ -226,9 +225,7 @@ class DRRN:
         self.module.load_state_dict(weights("network"))
         if self.target is not None:
             self.target.load_state_dict(weights("target"))
-        for index, parameter in enumerate(self.module.parameters()):
-            if moments := weights(f"optimizer.{index}"):
-                self.optimizer.state[parameter] = {k: v.clone().to(self.hardware.device) for k, v in moments.items()}
+        restore_moments(self.optimizer, list(self.module.parameters()), tensors)
         self.step, self.episodes, self.updates = (int(counters[name]) for name in ("step", "episodes", "updates"))
         self._earlier, self._latest = tensors["sums"].copy()
         self.keys.restore(under(tensors, "keys."))

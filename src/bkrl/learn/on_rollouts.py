@@ -44,6 +44,22 @@ class Adam(torch.optim.Adam):
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
+def moments(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint holds of an optimiser, as `optimizer.INDEX.KEY`, by the places of these parameters."""
+    kept = ((index, optimizer.state.get(parameter, {})) for index, parameter in enumerate(parameters))
+    return {f"optimizer.{index}.{key}": value for index, found in kept for key, value in found.items()}
+
+
+def restore_moments(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], saved: Mapping[str, np.ndarray]
+) -> None:
+    """Take back what `moments` returned, among other entries; a parameter without any stays as it is."""
+    for index, parameter in enumerate(parameters):
+        if found := under(saved, f"optimizer.{index}."):
+            kept = {key: torch.from_numpy(one).clone().to(parameter.device) for key, one in found.items()}
+            optimizer.state[parameter] = kept
+
+
 class RolloutLearner:
     """The envs, the agent, the storage and the rewards of one run.
 
@@ -192,9 +208,7 @@ class RolloutLearner:
     def state(self) -> Saved:
         tensors = self.collector.saved() | {"rng.minibatches": self.shuffle.get_state()}
         tensors |= {f"network.{name}": tensor for name, tensor in self.agent.module.state_dict().items()}
-        for index, parameter in enumerate(self.parameters):
-            for key, tensor in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{index}.{key}"] = tensor
+        tensors |= moments(self.optimizer, self.parameters)
         for prefix, part in self._parts():
             tensors |= {f"{prefix}{key}": value for key, value in part.state().items()}
         try:
@@ -210,10 +224,7 @@ class RolloutLearner:
         tensors, counters = saved.tensors, saved.counters
         weights = {name: torch.from_numpy(array) for name, array in under(tensors, "network.").items()}
         self.agent.module.load_state_dict(weights)
-        for index, parameter in enumerate(self.parameters):
-            moments = under(tensors, f"optimizer.{index}.").items()
-            if moments:
-                self.optimizer.state[parameter] = {k: torch.from_numpy(v).clone().to(self.device) for k, v in moments}
+        restore_moments(self.optimizer, self.parameters, tensors)
         self.collector.step, self.collector.episodes = int(counters["step"]), int(counters["episodes"])
         self.iteration = int(counters["iteration"])
         for name, generator in (("actions", self.collector.noise), ("minibatches", self.shuffle)):

@@ -22,7 +22,7 @@ from bkrl.agents.language.packing import Tokens
 from bkrl.agents.language.reading import Pair, cross_entropy_of
 from bkrl.core.seeds import generator
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged
+from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Saved
 
 _ITERATION = 20
@@ -127,24 +127,15 @@ class Pretrainer:
         return float(np.mean([self.loss([self.pair(text, rng) for text in batch]).item() for batch in batches]))
 
     def state(self) -> Saved:
-        tensors: dict[str, Any] = {}
-        for index, parameter in enumerate(self.parameters):
-            tensors[f"weights.{index}"] = parameter
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{index}.{key}"] = value
-        return Saved(tensors, {"step": self.step}, exact=True)
+        tensors: dict[str, Any] = {f"weights.{index}": one for index, one in enumerate(self.parameters)}
+        return Saved(tensors | moments(self.optimizer, self.parameters), {"step": self.step}, exact=True)
 
     @torch.no_grad()
     def restore(self, saved: Saved) -> None:
         self.step = int(saved.counters["step"])
-        for name, array in saved.tensors.items():
-            kind, _, rest = name.partition(".")
-            index, _, key = rest.partition(".")
-            if kind == "weights":
-                self.parameters[int(index)].copy_(torch.from_numpy(array))
-            elif kind == "optimizer":
-                moments = self.optimizer.state.setdefault(self.parameters[int(index)], {})
-                moments[key] = torch.from_numpy(array.copy())
+        for index, parameter in enumerate(self.parameters):
+            parameter.copy_(torch.from_numpy(saved.tensors[f"weights.{index}"]))
+        restore_moments(self.optimizer, self.parameters, saved.tensors)
 
     def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
         """Nothing is warned of."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bkrl.core.config import Fresh, Seed, Threads
+from bkrl.core.config import MOST_COST, MOST_REQUESTS, REPLIES, Fresh, Seed, Threads
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
 from bkrl.core.flags import Flag, Only
@@ -107,16 +107,9 @@ class TrainRmConfig:
     advice_captions: Annotated[
         int, Flag("most captions that are asked about, the most frequent first", least=1, only=(_ADVICE,))
     ] = 200
-    max_requests: Annotated[
-        int, Flag("send at most this many requests in this run; 0: no limit", least=0, only=(_ADVICE,), identity=False)
-    ] = 0
-    max_cost: Annotated[
-        float,
-        Flag("spend at most so many US dollars in this run; 0: no limit", least=0, only=(_ADVICE,), identity=False),
-    ] = 0.0
-    cache: Annotated[Path, Flag("folder of cached replies, which never expire", only=(_ADVICE,), identity=False)] = (
-        Path("cache")
-    )
+    max_requests: Annotated[int, replace(MOST_REQUESTS, only=(_ADVICE,))] = 0
+    max_cost: Annotated[float, replace(MOST_COST, only=(_ADVICE,))] = 0.0
+    cache: Annotated[Path, replace(REPLIES, only=(_ADVICE,))] = Path("cache")
     seed: Seed = 1
     threads: Threads = 1
     fresh: Fresh = False

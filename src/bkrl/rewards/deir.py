@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bkrl.core.jit import kernel
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, mlp, next_observations
+from bkrl.rewards.novelty import Novelty, mlp, transitions
 
 EPSILON = 1e-6
 
@@ -111,12 +111,10 @@ class DEIR(Novelty):
 
     @torch.no_grad()
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
+        self._seen, actions, self._following = transitions(rollout)
         steps, envs = rollout.rewards.shape
-        self._seen = seen.reshape(steps * envs, *seen.shape[2:])
-        self._following = following.reshape(self._seen.shape)
         self.observe(self._following)
-        self._actions = torch.from_numpy(rollout.actions[rollout.horizon :].ravel()).to(self.device)
+        self._actions = torch.from_numpy(actions).to(self.device)
         here, there = (
             self.model.encoder(self.normalised(rows)).reshape(steps, envs, -1) for rows in (self._seen, self._following)
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, mlp, next_observations
+from bkrl.rewards.novelty import Novelty, mlp, transitions
 
 
 class Dynamics(nn.Module):
@@ -100,11 +100,10 @@ class ICM(Novelty):
 
     def take(self, rollout: Rollout) -> None:
         """Hold a rollout, for `loss`."""
-        seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
-        flat = following.reshape(-1, *following.shape[2:])
-        self.observe(flat)
-        self._before, self._after = self.normalised(seen.reshape(flat.shape)), self.normalised(flat)
-        self._actions = torch.from_numpy(rollout.actions[rollout.horizon :].ravel()).to(self.device)
+        seen, actions, following = transitions(rollout)
+        self.observe(following)
+        self._before, self._after = self.normalised(seen), self.normalised(following)
+        self._actions = torch.from_numpy(actions).to(self.device)
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """All of the model."""

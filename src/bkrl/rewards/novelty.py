@@ -161,6 +161,13 @@ def next_observations(rollout: Rollout) -> np.ndarray:
     return following
 
 
+def transitions(rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(T * N, *obs_shape) what each action saw, (T * N,) int64 the action, and what followed: see above."""
+    seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
+    flat = following.reshape(-1, *following.shape[2:])
+    return seen.reshape(flat.shape), rollout.actions[rollout.horizon :].ravel(), flat
+
+
 def mlp(obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(obs_shape)

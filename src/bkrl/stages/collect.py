@@ -22,7 +22,7 @@ from bkrl.agents.build import check_acts_in, observation_options, options_of
 from bkrl.agents.play import MOST_AT_ONCE
 from bkrl.agents.protocol import Agent
 from bkrl.agents.random import RandomAgent
-from bkrl.agents.record import episode_texts, record
+from bkrl.agents.record import open_writer, record
 from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of, option_name
@@ -87,15 +87,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         count, options, made, learnt = config.episodes, options_of(agent), [], {}
         agents = {trained: agent}
     envs = make_vec(config.env, min(count, MOST_AT_ONCE), backend=config.backend, **options)
-    writer = DatasetWriter(
-        result,
-        env_id=facts.env_id,
-        obs_shape=facts.obs_shape,
-        action_names=facts.action_names,
-        info={"family": facts.family, "rules": facts.rules, "language": config.language},
-        episode_texts=episode_texts(envs),
-        played_by="" if learner is not None else who,
-    )
+    writer = open_writer(result, facts, envs, config.language, played_by="" if learner is not None else who)
     seeds = {point: derive_seed(config.seed, "record", number) for number, point in enumerate(agents)}
     with reporter.progress("record", len(agents) * count, "episodes") as update:
         returns = _record(agents, seeds, envs, count, writer, describe, update)
