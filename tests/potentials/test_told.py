@@ -22,6 +22,7 @@ from bkrl.report.provenance import follow
 from bkrl.report.runs import annotator_of, answered
 from bkrl.stages import collect, train_rm, train_rs
 from tests.labelers.scripted import asker
+from tests.llm import tiny_gguf
 
 ENV = "MiniGrid-DoorKey-5x5-v0"
 
@@ -76,6 +77,18 @@ def test_a_collect_run_becomes_advice_that_a_policy_takes(data, tmp_path):
     assert [annotator_of(one) for one in chain.nodes.values() if answered(one)] == ["random"]
     with pytest.raises(UsageError, match="has advice alone"):
         train_rs.run(replace(run, out=tmp_path / "no", shaping="pbrs"), Reporter())
+
+
+def test_what_was_asked_is_counted_in_the_run_and_asked_once(data, tmp_path):
+    model = tiny_gguf.build(tmp_path / "models" / "tiny", "llama", positions=8192)
+    settings = {"advice": f"hf:{model}", "advice_captions": 3, "cache": tmp_path / "cache"}
+    runs = [train_rm.run(TrainRmConfig(data.path, out=tmp_path / name, **settings), Reporter()) for name in "ab"]
+    usages = [run.facts["training"]["advice"]["asked"]["usage"] for run in runs]
+    assert [(usage["requests"], usage["sent"]) for usage in usages] == [(6, 6), (6, 0)]
+    with pytest.raises(RunFailed, match="--max-requests"):
+        train_rm.run(
+            TrainRmConfig(data.path, out=tmp_path / "c", **settings | {"cache": tmp_path}, max_requests=4), Reporter()
+        )
 
 
 def test_what_cannot_answer_is_refused_in_one_sentence(data, tmp_path):

@@ -21,8 +21,6 @@ from bkrl.labelers.quality import at_chance
 from bkrl.labelers.tables import dataset_of
 from bkrl.llm import CONTROLS, EMBEDDED, UNINFORMED
 from bkrl.llm.beside import check_name, open_session
-from bkrl.llm.budget import FILE as SPENDING
-from bkrl.llm.budget import Budget
 from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
@@ -80,9 +78,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         reporter.warn(f"The labels of {labels.path} may be at chance: {'; '.join(doubted)}.")
     told, answers = None, dict[str, Any]()
     if session is not None:
-        if session.backend.identity is not None:
-            session.budget = Budget(result.file(SPENDING), config.max_requests or None, config.max_cost or None)
-            stack.callback(session.budget.close)
+        session.keep_account(result.path)
         record, wanted, answers = told_by(session, dataset, config.advice_captions)
         told, answers = (record, wanted), {"asked": {"llm": config.advice, **answers, "usage": session.facts()}}
     fitted = material.fit(seed, reporter)
@@ -116,8 +112,8 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     files = found.write(result.path)
     found.tell(reporter)
     if exact is not None and exact["n"]:
-        told = labels.facts["quality"].get("exact_accuracy", {}).get("rate")
-        by = "" if told is None else f"; its labels are right in {percent(told)} of the pairs"
+        right = labels.facts["quality"].get("exact_accuracy", {}).get("rate")
+        by = "" if right is None else f"; its labels are right in {percent(right)} of the pairs"
         reporter.say(
             f"Φ orders {percent(exact['rate'], 1)} ({percents(exact['low'], exact['high'], 1)}) of pairs of "
             f"{exact['n']:,} moments as exact values do{by}."
