@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import pytest
 
 from bkrl.core import jit
 from bkrl.core.reporter import Reporter
+from tests.commands import Started, bkrl
 
 
 @pytest.fixture
@@ -251,28 +251,36 @@ def test_a_kernel_whose_cache_was_removed_is_compiled_and_kept_again(cache: Path
     assert list(own.rglob("*.nbi"))
 
 
-def test_two_processes_that_keep_two_signatures_at_once_keep_both(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TWICE = """
+import sys
+from pathlib import Path
+from numba.core import event
+from bkrl.core.jit import kernel
+
+@kernel
+def doubled(x):
+    return x * 2
+
+with event.install_recorder("numba:compile") as recorder:
+    Path(sys.argv[1]).touch()
+    while not Path("go").exists():
+        pass
+    found = [doubled(x) for x in ((2, 1.5) if sys.argv[1] == "a" else (1.5, 2))]
+assert sorted(found) == [3.0, 4], found
+print(sum(one.is_start for _, one in recorder.buffer))
+"""
+
+
+def test_processes_compile_a_kernel_once_and_keep_both_of_its_signatures(tmp_path: Path) -> None:
     """numba would name one file for both, and a later process would run the code of the other signature."""
-
-    def doubled(x: float) -> float:
-        return x * 2
-
-    first, second = (jit.kernel(doubled)._cache._cache_file for _ in range(2))  # as two processes would have it
-    other = threading.Thread(target=second.save, args=("of integers", "an integer's code"))
-    read = first._load_index
-
-    def read_while_the_other_keeps() -> object:
-        found = read()
-        other.start()
-        other.join(1)
-        return found
-
-    with monkeypatch.context() as during:
-        during.setattr(first, "_load_index", read_while_the_other_keeps)
-        first.save("of floats", "a float's code")
-    other.join()
-    assert first.load("of floats") == "a float's code"
-    assert first.load("of integers") == "an integer's code"
+    (tmp_path / "twice.py").write_text(TWICE)
+    started = [Started([tmp_path / "twice.py", name], tmp_path, NUMBA_CACHE_DIR=str(tmp_path)) for name in "ab"]
+    for one, name in zip(started, "ab", strict=True):
+        one.wait_for(name, tmp_path)
+    (tmp_path / "go").touch()
+    assert sum(int(one.done().stdout) for one in started) == 2
+    later = bkrl(tmp_path / "twice.py", "c", cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path))
+    assert int(later.stdout) == 0
 
 
 def test_a_change_to_any_source_beside_a_kernel_begins_another_cache(cache: Path, tmp_path: Path) -> None:

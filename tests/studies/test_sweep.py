@@ -13,7 +13,6 @@ import tomllib
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import clocks, sweep
 from bkrl.studies.cells import chosen, name_of, state_of
-from bkrl.studies.executors import local, shell
+from bkrl.studies.executors import shell
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
@@ -106,27 +105,6 @@ def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, und
     assert not (tmp_path / "out" / "chain" / "eval-bk-pref-s1" / "manifest.json").exists()
     assert len(json.loads(bkrl(*command, 2, "--json", cwd=tmp_path).stdout)["done"]) == 7
     assert contents(tmp_path / "out") == contents(undisturbed)
-
-
-def _compile_slowly(files):
-    """Stands for the kernels of a world."""
-    time.sleep(3)
-    Path(files[0]).touch()
-
-
-def test_an_interrupt_ends_the_preparation(tmp_path, monkeypatch):
-    def interrupted(futures, timeout):
-        while not futures[0].running():
-            time.sleep(0.01)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(local, "_warm", _compile_slowly)
-    monkeypatch.setattr(local, "wait", interrupted)
-    executor = Local(1, tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        executor.prepare([SimpleNamespace(config=SimpleNamespace(env=str(tmp_path / "compiled")))], Reporter())
-    executor.stop()
-    assert not (tmp_path / "compiled").exists()
 
 
 def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):

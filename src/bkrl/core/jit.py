@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 
 from bkrl.core.activity import spoken
 from bkrl.core.files import exclusive
@@ -116,7 +117,7 @@ def kernel(function: F) -> F:
     with _kept_in(_cache_folder(Path(function.__code__.co_filename).parent)) as folder:
         compiled = numba.njit(function, cache=folder is not None, nogil=True)
     if folder is not None:
-        _save_in_turn(compiled, folder)
+        _compile_in_turn(compiled, folder)
     return cast(F, compiled)
 
 
@@ -191,20 +192,20 @@ def _ignore_constants(compiled: Any) -> None:
     compiled.get_call_template = of_plain_types
 
 
-def _save_in_turn(compiled: Any, folder: Path) -> None:
-    """Have processes add to a kernel's index one after the other; numba offers no lock.
+def _compile_in_turn(compiled: Any, folder: Path) -> None:
+    """Have processes compile and keep a kernel one after the other: whoever waits finds what the first has made.
 
-    numba reads the index, chooses the name of a file and writes both. Two processes that keep different signatures at
-    once would choose the same name, and from then on one signature would be answered with the code of the other.
+    numba offers no lock. It reads a kernel's index, chooses the name of a file and writes both, so two processes that
+    keep different signatures at once would choose the same name, and from then on one signature would be answered with
+    the code of the other.
     """
-    file = compiled._cache._cache_file
-    save = file.save
+    compile, lock = compiled.compile, folder / f".{compiled.__module__}.{compiled.__name__}.lock"
 
-    def save_in_turn(key: Any, data: Any) -> None:
-        with exclusive(folder / ".lock"):
-            save(key, data)
+    def compile_in_turn(signature: Any) -> Any:
+        with global_compiler_lock, exclusive(lock):  # in the order in which a kernel that calls this one has them
+            return compile(signature)
 
-    file.save = save_in_turn
+    compiled.compile = compile_in_turn
 
 
 def _to_stderr(text: str) -> None:

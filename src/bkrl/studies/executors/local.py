@@ -43,21 +43,7 @@ class Local:
         self._jobs: list[_Job] = []
 
     def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
-        """Compile the kernels of all envs in one worker, before others would do the same."""
-        worlds = sorted({cell.config.env for cell in cells if getattr(cell.config, "env", None)})
-        if not worlds:
-            return
-        try:
-            future = self._pool(0).submit(_warm, worlds)
-            reporter.say("getting the kernels ready (compiled once on a machine, which takes up to a minute)")
-            while not wait([future], timeout=1.0).done:
-                pass
-        except KeyboardInterrupt:
-            for worker in multiprocessing.active_children():
-                worker.kill()  # it has nothing to keep, and does not react to SIGTERM while it compiles
-            raise
-        if future.exception() is not None:  # a cell will have the same problem and report it
-            self._pools[0] = None
+        """Nothing: a kernel is compiled by the first worker that needs it, and the others wait for that one."""
 
     def free(self) -> int:
         """Idle workers."""
@@ -170,17 +156,3 @@ def _interrupt(number: int, frame: object) -> None:
     global _stopping
     _stopping = True
     raise KeyboardInterrupt
-
-
-def _warm(env_ids: Sequence[str]) -> str:
-    """Play a few steps of each kind of world, so that its kernels are compiled and kept."""
-    from bkrl.envs import make_vec, world
-
-    kinds = {world(env_id).rules: env_id for env_id in env_ids}
-    for env_id in kinds.values():
-        envs = make_vec(env_id, 2)
-        envs.reset(seed=0)
-        for _ in range(3):
-            envs.step(envs.action_space.sample())
-        envs.close()
-    return ""
