@@ -110,8 +110,9 @@ def test_the_readme_shows_the_whole_pipeline():
     assert {words[0] for words in command_lines(PAGES[0])} >= set(VERBS) - {"reproduce"}
 
 
-@named([*PAGES, SAMPLES])
-def test_commands_and_flags_in_the_text_exist(page):
+@cache
+def known_flags():
+    """Of all commands and scripts."""
     scripts = [
         *(ROOT / "benchmarks").glob("*.py"),
         *(ROOT / "docs").glob("*.py"),
@@ -120,9 +121,13 @@ def test_commands_and_flags_in_the_text_exist(page):
         *(ROOT / "src").rglob("verify.py"),
     ]
     known = OF_OTHERS.union(*map(flags_of, all_commands()))
-    known |= {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
+    return known | {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
+
+
+@named([*PAGES, SAMPLES])
+def test_commands_and_flags_in_the_text_exist(page):
     for span in spans(page):
-        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known, span
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known_flags(), span
         words = span.split()
         if words[0] == "bkrl" and len(words) > 1 and not words[1].startswith("-"):
             if "|" in span or not {"METHOD", "mine"}.isdisjoint(words):

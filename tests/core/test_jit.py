@@ -123,6 +123,7 @@ env.reset(seed=0)
 """
 
 
+@pytest.mark.slow
 def test_gymnasium_make_tells_that_it_compiles(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FIRST_STEP]
     for told in (f"{jit.COMPILING}\n", ""):

@@ -216,13 +216,13 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
     """The check takes longer than a reply may: what arrived in the meantime was thrown away as late and paid again."""
 
     def check(program: str, windows: Windows) -> code.Checked:
-        time.sleep(3.5)
+        time.sleep(1.8)
         return code.Checked(np.arange(float(len(windows))))
 
     backend = Paid(lambda request: "")
     with Store(tmp_path / "cache") as store:
         candidates = code.write_programs(
-            AskSession(backend, store, AskPolicy(deadline=3.0, first_by_itself=False)),
+            AskSession(backend, store, AskPolicy(deadline=1.5, first_by_itself=False)),
             dataset,
             WORLD,
             "LAYOUT",

@@ -48,15 +48,15 @@ def rows(cache: Path, statement: str) -> list[tuple[int, ...]]:
 def test_a_question_is_asked_once_through_kills_and_in_any_order_of_runs(asking: list[object], tmp_path: Path) -> None:
     calm, cache = tmp_path / "calm" / "cache", tmp_path / "killed" / "cache"
     few = run(asking, calm, "few", "--num", 30)
-    many = run(asking, calm, "many", "--num", 100)
-    for least in (1, 100):  # within a batch of answers, and between batches
-        process = Started([*asking, "--cache", cache, "--out", cache.parent / "many", "--num", 100])
+    many = run(asking, calm, "many", "--num", 60)
+    for least in (1, 66):  # within a batch of answers, and between batches
+        process = Started([*asking, "--cache", cache, "--out", cache.parent / "many", "--num", 60])
         while (rows(cache, "select count(*) from reply") or [(0,)])[0][0] < least:
             assert process.poll() is None, process.said()[1]
             time.sleep(0.002)
         process.kill()
         assert not (cache.parent / "many" / "manifest.json").exists()
-    for calmly, num in ((many, 100), (few, 30)):
+    for calmly, num in ((many, 60), (few, 30)):
         killed = run(asking, cache, calmly.path.name, "--num", num)
         # Which questions are computed together rounds their answers, and a kill changes that.
         told, same = (read_table(one.file(TABLES[0]), CHOICES).to_pylist() for one in (calmly, killed))
@@ -66,7 +66,7 @@ def test_a_question_is_asked_once_through_kills_and_in_any_order_of_runs(asking:
     again = run(asking, cache, "again", "--num", 30)
     assert again.facts["usage"]["sent"] == 0
     assert [again.file(name).read_bytes() for name in TABLES] == [killed.file(name).read_bytes() for name in TABLES]
-    assert many.facts["usage"]["requests"] > 150
+    assert many.facts["usage"]["requests"] > 90
     answered = "select count(*) from attempt where outcome = 'answered'"
     kept = "select count(*) from reply"
     assert rows(calm, answered) == rows(calm, kept) == rows(cache, kept), "not one was asked twice"

@@ -237,13 +237,13 @@ def test_a_flipped_write_ahead_log_loses_no_reply_without_a_word(tmp_path: Path)
     for cut in (len(log) - 1, len(log) - 5000):  # as a kill leaves it
         opened(log[:cut])
     lost = 0
-    for place in (1, 9, 17, 25, *np.random.default_rng(0).integers(32, len(log) - 5 * 4120, 60).tolist()):
+    for place in (1, 9, 17, 25, *np.random.default_rng(0).integers(32, len(log) - 5 * 4120, 24).tolist()):
         flipped = bytearray(log)
         flipped[place] ^= 4
         count, warned = opened(bytes(flipped))
         lost += whole - count
         assert count == whole or ["is damaged" in one for one in warned] == [True], place
-    assert lost > 100
+    assert lost > 40
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
 @pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"])
 def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
     config = settings(
-        tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=6_000
+        tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=3_000
     )
     result = run(config, Reporter())
     assert result.facts["form"] == form
@@ -131,7 +131,7 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
 @pytest.mark.parametrize("form", ["pbrs", "progress", "advice"])
 def test_trust_follows_the_accuracy_of_the_potential(tmp_path: Path, form: str) -> None:
     def weights(name: str, **changes) -> bytes:
-        made = run(settings(tmp_path / name, steps=3_000, **changes), Reporter())
+        made = run(settings(tmp_path / name, steps=1_500, **changes), Reporter())
         return (made.path / "policy.safetensors").read_bytes()
 
     def potential(name: str, **facts) -> Path:
@@ -340,7 +340,9 @@ def test_interrupted_is_byte_for_byte_the_same(
 ) -> None:
     alg, _, form = alg.partition(" ")
     shaped = {"potential": potential_run(tmp_path / "rm"), "shaping": form or "pbrs"} if alg == "bk-code" else {}
-    whole = settings(tmp_path / "whole", alg=alg, env=env_id, steps=6_000, eval_every=1_500, **shaped)
+    whole = settings(
+        tmp_path / "whole", alg=alg, env=env_id, steps=3_000, eval_every=600, checkpoint_every=900, **shaped
+    )
     the_same_when_killed(whole, monkeypatch)
 
 
