@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "bkrl"
 
 FLOORS = [
     "core", "stats", "runs", "envs", "data", "text", "llm", "sandbox", "labelers", "goals", "agents", "potentials",
-    "rewards", "inspect", "learn", "methods", "verbs", "report", "stages", "studies", "cli", "api", "__main__",
+    "rewards", "inspect", "learn", "methods", "verbs", "report", "stages", "studies", "serve", "cli", "api", "__main__",
 ]  # fmt: skip
 """From the ground up, one folder (or module) a floor, so no two of them need each other."""
 HOMES = {
@@ -34,6 +34,7 @@ HOMES = {
         "agents/language/vocabulary.py",
     },
     "peft": {"agents/language/adapters.py"},
+    "websockets": {"serve/openenv.py"},
 }
 
 

@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 
 from bkrl import __version__
 from bkrl.cli import console, progress
-from bkrl.cli.commands import cache, datasets, goals, labels, looking, models, potentials, reports, studies
+from bkrl.cli.commands import cache, datasets, goals, labels, looking, models, potentials, reports, serve, studies
 from bkrl.cli.commands.shown import show_result
 from bkrl.cli.options import Commands, Group, command, complaint
 from bkrl.cli.train import train
@@ -92,7 +92,7 @@ for _verb, _config in VERBS.items():
     )
 app.command("train", rich_help_panel=_PIPELINE, **_METHODS)(command(VERBS["train-rs"], _train))
 
-for _area in (looking, goals, datasets, labels, models, cache, potentials, studies, reports):
+for _area in (looking, goals, datasets, labels, models, cache, potentials, studies, reports, serve):
     _area.register(app)
 
 

@@ -174,6 +174,31 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
             self._unread[:] = False
         return self._missions
 
+    def begin_rows(self, rows: NDArray[np.int64], seeds: Sequence[int]) -> tuple[Obs, list[str]]:
+        """Begin episodes of these seeds (K,) in the envs with these numbers alone: first observations, missions."""
+        if not self._begun:
+            raise RuntimeError("begin_rows before reset: call reset() first")
+        chosen, each = np.zeros(self.num_envs, bool), [0] * self.num_envs
+        chosen[rows] = True
+        for row, seed in zip(rows.tolist(), seeds, strict=True):
+            each[row] = seed
+        self._begin(chosen, each)
+        self._unread |= chosen
+        return self._views(rows), self._missions_of(rows)
+
+    def step_rows(self, rows: NDArray[np.int64], actions: NDArray[np.int64]) -> Moved:
+        """(K,) actions in the envs with these numbers alone, with what followed: true last observations, success.
+
+        Nothing is begun anew where an episode ends: that is for `begin_rows`.
+        """
+        idle, each = np.ones(self.num_envs, bool), np.zeros(self.num_envs, np.int64)
+        idle[rows], each[rows] = False, checked_actions(actions, len(rows), len(self.world.action_names))
+        seen, rewards, terminated, truncated, success = self._act(each, idle)
+        if self.max_episode_steps is not None:
+            truncated |= (self._scores()[1] >= self.max_episode_steps) & ~idle
+        seen = {key: one[rows] for key, one in seen.items()} if isinstance(seen, dict) else seen[rows]
+        return seen, rewards[rows], terminated[rows], truncated[rows], success[rows]
+
     def idle_after_episode(self, chosen: NDArray[np.bool_]) -> None:
         """The running episodes of these envs (N,) are the last that the caller needs.
 

@@ -1,0 +1,64 @@
+"""`bkrl serve …`: envs, runs and reports for other programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bkrl.cli import console
+from bkrl.cli.commands.shown import LOOK
+from bkrl.cli.options import Commands
+from bkrl.core.errors import RunFailed, UsageError
+
+serve = Commands(help="Serve envs, runs and reports to other programs, on this machine alone.", no_args_is_help=True)
+
+Env = Annotated[str, typer.Option(help="what is played; see `bkrl list envs`", show_default=False)]
+Phi = Annotated[Path | None, typer.Option(help="a train-rm run: γΦ(h') - Φ(h) is added to the reward of each step")]
+Gamma = Annotated[float, typer.Option(min=0, max=1, help="discount of that difference, and of whoever learns from it")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `bkrl serve …`."""
+    app.add_typer(serve, name="serve", rich_help_panel=LOOK)
+
+
+@serve.command("openenv")
+def openenv(
+    env: Env,
+    potential: Phi = None,
+    gamma: Gamma = 0.99,
+    sessions: Annotated[int, typer.Option(min=1, max=65536, help="the most that are open at the same time")] = 1024,
+    host: Annotated[str, typer.Option(help="other than this machine's own only with BKRL_SERVE_TOKEN")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")] = 8000,
+    idle: Annotated[float, typer.Option(min=1, help="seconds after which an idle session is closed")] = 3600,
+    seed: Annotated[int, typer.Option(min=0, help="of the episodes for which clients ask no seed")] = 1,
+) -> None:
+    """An OpenEnv server: `GenericEnvClient(base_url=URL)` plays; many sessions at once, and /batch in one message."""
+    import asyncio
+    import signal
+
+    try:
+        from bkrl.serve.openenv import OpenEnvServer
+    except ImportError:
+        raise UsageError("websockets is not installed: pip install 'bkrl[openenv]'.") from None
+    from bkrl.serve.sessions import Sessions
+
+    async def run() -> None:
+        token = os.environ.get("BKRL_SERVE_TOKEN", "")
+        async with OpenEnvServer(rows, host, port, token, idle) as server:
+            console.print_text(server.url)
+            ended = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, ended.set)
+            await ended.wait()
+
+    rows = Sessions(env, sessions, potential, gamma, seed)
+    try:
+        asyncio.run(run())
+    except OSError as problem:
+        raise RunFailed(f"{host}:{port} cannot be opened ({problem.strerror}); choose another --port.") from None
+    finally:
+        rows.end()
