@@ -17,6 +17,8 @@ from tests.commands import bkrl
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 MEASURING = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "import parser_of" in path.read_text()]
+LONG = {"agents.py", "goals.py", "judges.py", "lm.py", "potentials.py", "training.py"}
+"""They train, or ask models, even with --quick; that they start is tested with the others."""
 
 
 def make(*arguments, folder=ROOT):
@@ -44,7 +46,9 @@ def test_no_script_hides_a_package(folder):
     assert taken | names & required == set()
 
 
-@pytest.mark.parametrize("script", MEASURING)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in MEASURING]
+)
 def test_every_script_measures_something(script):
     """So little that its figures mean nothing: `make bench` measures."""
     [line] = bkrl(script, "--quick", "--json", cwd=BENCHMARKS).stdout.splitlines()
