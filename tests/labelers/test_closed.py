@@ -41,12 +41,42 @@ def worth(text: str) -> float:
 
 
 def shown(one: SegmentText) -> str:
-    """What a question shows of a segment."""
+    """What a question about one segment shows of it."""
     return " ".join((one.captions[0], *one.actions, one.captions[-1]))
 
 
+def test_a_segment_in_few_words_keeps_what_is_seen_at_last_and_what_changed_of_the_agent():
+    first = "You carry a key. You see a ball 2 steps forward. You see a wall 3 steps left."
+    last = "You see a ball 1 step forward. You see a wall 3 steps left."
+    told = closed.brief(SegmentText((first, "Between.", last), ("forward", "drop"), "go to the ball"))
+    assert told.captions == ("You carry a key.", "You see a ball 1 step forward, a wall 3 steps left.")
+    assert told.actions == ("forward", "drop")
+    assert told.mission == "go to the ball"
+    still = closed.brief(SegmentText(("It is night. You carry nothing.",) * 2, ("noop",)))
+    assert still.captions == ("", "It is night. You carry nothing.")
+
+
+def test_a_mission_that_both_segments_have_is_said_once(data):
+    one = SegmentText(("You carry nothing.", "You carry a key."), ("pickup",), "get the key")
+    other = SegmentText(("You carry nothing.", "You carry nothing."), ("left",), "get the key")
+    card = plan_of(data, "pref").world
+    asked = closed.pair_question(card, one, other, "overall").phrasings[1].messages[-1].text
+    assert asked == (
+        "In which segment does the agent do better, whatever its task may be?\n"
+        'Mission of both: "get the key"\n'
+        '1: does left; at last "You carry nothing."\n'
+        '2: at first "You carry nothing."; does pickup; at last "You carry a key."\n'
+        "Answer 1 or 2."
+    )
+    asked = closed.pair_question(card, one, other, "mission").phrasings[0].messages[-1].text
+    assert '1: at last "You carry a key."\n2: at last "You carry nothing."' in asked, "of ends alone"
+    third = SegmentText(other.captions, other.actions, "get the ball")
+    asked = closed.pair_question(card, one, third, "overall").phrasings[0].messages[-1].text
+    assert '2: mission "get the ball"; does left' in asked
+
+
 def fond_of_the_first(request: Request) -> str:
-    one, two = request.messages[1].text.split("Segment 2:")
+    one, two = request.messages[1].text.split("\n2: ")
     return odds_of(worth(one) - worth(two) + 4.0)
 
 
@@ -58,7 +88,7 @@ def test_pairs_become_soft_labels_without_the_favourite_place(data):
     answered = [row for row in done.table if row["status"] == "labelled"]
     assert len(answered) > 15
     for row, (_, pair) in zip(done.table, closed.pairs_of(plan), strict=True):
-        a, b = (worth(shown(one)) for one in closed.texts_of(plan, pair))
+        a, b = (worth(shown(closed.brief(one))) for one in closed.texts_of(plan, pair))
         if row["status"] == "labelled":
             assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
         elif row["status"] == "inconsistent":
@@ -86,6 +116,8 @@ def test_points_and_criteria_are_combined_by_log_odds(data):
         assert len(set(partition(np.array([pair.a.episode_id, pair.b.episode_id])))) == 1
     with pytest.raises(UsageError, match="--criteria are of"):
         closed.CLOSED["pref"].requests(plan_of(data, "pref", num=5, criteria="beauty"))
+    with pytest.raises(UsageError, match="pass --with-mission"):
+        closed.CLOSED["pref"].requests(plan_of(data, "pref", num=5, criteria="mission"))
 
 
 def test_ratings_become_the_weights_of_a_program_that_runs(data):

@@ -82,6 +82,25 @@ def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch
         assert [pytest.approx(one, abs=1e-5) for one in wanted] == got
 
 
+def test_bfloat16_is_nearly_the_same_and_another_models_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = open_backend(f"hf:{folder}")
+    monkeypatch.setenv("BKRL_LLM_ARITHMETIC", "bfloat16")
+    half = open_backend(f"hf:{folder}")
+    assert isinstance(exact, LocalBackend)
+    assert isinstance(half, LocalBackend)
+    assert half.identity == {**exact.identity, "arithmetic": "bfloat16"}
+    assert half.facts()["arithmetic"] == "bfloat16"
+    request = ask("the red door")
+    (want,), (got,) = answers(exact, [request]), answers(half, [request])
+    assert got != want
+    assert got == pytest.approx(want, abs=0.1)
+    kinds = {str(p.dtype) for p in half._model.buffers()} | {str(p.dtype) for p in half._model.parameters()}
+    assert "torch.bfloat16" not in kinds, "norms and embeddings stay float32"
+    monkeypatch.setenv("BKRL_LLM_ARITHMETIC", "int4")
+    with pytest.raises(UsageError, match="must be float32 or bfloat16, not 'int4'"):
+        open_backend(f"hf:{folder}")
+
+
 def test_a_gguf_file_is_the_same_model_and_can_be_saved(folder: Path, tmp_path: Path) -> None:
     path = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf")
     backend, plain = open_backend(f"gguf:{path}"), open_backend(f"hf:{folder}")

@@ -53,7 +53,7 @@ from bkrl.stats.ranks import area_with_interval, rank_correlation
 GAMMA: Final = 0.99
 MOST: Final = 60_000
 """States of a level that is solved."""
-CRITERIA: Final = ("overall", "progress")
+CRITERIA: Final = ("overall", "progress", "mission")
 """Criteria of a pair that exact values answer."""
 TRUTH_FILE: Final = "truth.parquet"
 _EXPLORING: Final = ("explore the room", "look around")

@@ -49,18 +49,24 @@ CRITERIA: Final = {
     "effect": "In which segment do more of the actions have an effect and a purpose",
     "discovery": "In which segment does the agent find out more that it did not see before",
     "safety": "In which segment is the agent safer and better off at the end",
+    "mission": "At the end of which segment is the agent nearer to what its mission asks for",
 }
-"""What is asked of a pair, each in a question of its own; the label is their mean log-odds."""
+"""What is asked of a pair, each in a question of its own; the label is their mean log-odds. Of "mission" ends are shown
+alone.
+"""
 POINTS: Final = {
     "overall": "Does the agent do well here, whatever its task may be",
     "progress": "Does the agent come further here with what tasks in such worlds need",
     "effect": "Do the actions here have an effect and a purpose",
     "discovery": "Does the agent find out here what it did not see before",
     "safety": "Is the agent safe and well off at the end",
+    "mission": "Is the agent near to what its mission asks for at the end",
 }
 """The same of a single segment."""
 HELD_OUT: Final = 5
 """Of goals every so many-th moment serves to calibrate."""
+_VIEW: Final = "You see "
+"""With this begin sentences of captions that tell where things are."""
 _STEPS = 95  # percentile of a memory's field in the dataset: so many steps of it count
 
 
@@ -83,9 +89,21 @@ def _yes_or_no(world: WorldCard, name: str, **values: Any) -> ClosedQuestion:
     return _phrasings(world, name, ("Yes", "No"), ways, turned=False)
 
 
+def brief(segment: SegmentText) -> SegmentText:
+    """A segment in few words: at first only what changed of the agent itself, at last all; no "You see" twice."""
+    first, last = (re.split(r"(?<=\.) +", caption) for caption in (segment.captions[0], segment.captions[-1]))
+    changed = [one for one in first if one not in last and not one.startswith(_VIEW)]
+    seen = [one.removeprefix(_VIEW).rstrip(".") for one in last if one.startswith(_VIEW)]
+    told = [one for one in last if not one.startswith(_VIEW)]
+    told += [f"{_VIEW}{', '.join(seen)}."] if seen else []
+    return replace(segment, captions=(" ".join(changed), " ".join(told)))
+
+
 def pair_question(world: WorldCard, a: SegmentText, b: SegmentText, criterion: str) -> ClosedQuestion:
     """Outcome 0: A is better, 1: B."""
-    asked = f"{CRITERIA[criterion]}?"
+    asked, a, b = f"{CRITERIA[criterion]}?", brief(a), brief(b)
+    if criterion == "mission":
+        a, b = (replace(one, captions=("", one.captions[-1]), actions=()) for one in (a, b))
     ways = [{"a": a, "b": b, "criterion": asked}, {"a": b, "b": a, "criterion": asked}]
     return _phrasings(world, "choose_pref", ("1", "2"), ways, turned=True)
 
@@ -214,6 +232,8 @@ def _criteria(plan: Plan) -> tuple[str, ...]:
     unknown = [one for one in plan.criteria if one not in CRITERIA]
     if unknown or not plan.criteria:
         raise UsageError(f"--criteria are of {', '.join(CRITERIA)}, not '{', '.join(unknown)}'.")
+    if "mission" in plan.criteria and plan.world.mission_words is None:
+        raise UsageError("The criterion mission is about missions; pass --with-mission, or another one.")
     return plan.criteria
 
 

@@ -51,7 +51,7 @@ class LabelConfig(AskConfig):
     criteria: Annotated[
         str,
         Flag(
-            "closed, pref: what is asked, divided by commas: overall, progress, effect, discovery, safety",
+            "closed, pref: what is asked, divided by commas: overall, progress, effect, discovery, safety, mission",
             only=(_CLOSED_PREF,),
         ),
     ] = "overall"

@@ -8,7 +8,8 @@ The other requests of a batch change neither the room for an answer nor what is 
 others, and those with a temperature (transformers draws a whole batch from one generator), are answered apart. What is
 left is rounding, so where two words are almost equally likely a written answer may turn out otherwise.
 
-GGUF files are dequantised to float32. BKRL_LLM_THREADS says how many threads compute (1).
+GGUF files are dequantised to float32. BKRL_LLM_THREADS says how many threads compute (1), BKRL_LLM_ARITHMETIC in what
+the layers multiply: float32, or bfloat16, which is faster and stored as another model's answers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class LocalBackend:
 
     def __init__(self, name: str, identity: Mapping[str, str], path: Path | None) -> None:
         self.name = name
-        self.identity = identity
+        self._half = _arithmetic() == "bfloat16"
+        self.identity = {**identity, **({"arithmetic": "bfloat16"} if self._half else {})}
         self._path = path
         self._templated = path is None or chat_template_in(path)
         self._threads = _threads()
@@ -65,6 +67,8 @@ class LocalBackend:
         facts = {"model": self.identity["model"]}
         if "content" in self.identity:
             facts["model_sha256"] = self.identity["content"]
+        if self._half:
+            facts["arithmetic"] = "bfloat16"
         if not self._templated:
             facts["notice"] = f"{self.name} has no chat template, so it reads conversations as plain text."
         return facts
@@ -216,13 +220,15 @@ class LocalBackend:
         import torch
 
         from bkrl.llm.scoring import Scorer
-        from bkrl.llm.weights import load
+        from bkrl.llm.weights import load, to_bfloat16
 
         assert self._path is not None
         try:
             model, self._tokenizer = load(self._path, "auto" if self._path.is_dir() else torch.float32)
         except InputError as error:
             raise Fault("stop", "model", str(error)) from None
+        if self._half:
+            to_bfloat16(model)
         self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
         self._scorer = Scorer(self._model)
 
@@ -257,6 +263,13 @@ def _threads() -> int:
     if not said.isdigit() or not 1 <= int(said) <= 256:
         raise UsageError(f"BKRL_LLM_THREADS must be a number from 1 to 256, not {said!r}.")
     return int(said)
+
+
+def _arithmetic() -> str:
+    said = os.environ.get("BKRL_LLM_ARITHMETIC", "float32")
+    if said not in ("float32", "bfloat16"):
+        raise UsageError(f"BKRL_LLM_ARITHMETIC must be float32 or bfloat16, not {said!r}.")
+    return said
 
 
 @contextmanager
