@@ -30,7 +30,7 @@ def explore(env_id: str, steps: int, seed: int) -> dict[str, float]:
     while ppo.step < steps:
         metrics = ppo.iterate()
         successes += round(metrics.get("rollout/success_rate", 0.0) * len(ppo.collector.rollout.final_index))
-        rows = ppo.collector.rollout.observations[ppo.collector.rollout.horizon :]
+        rows = ppo.collector.rollout.views.symbols
         seen.update(row.tobytes() for row in np.ascontiguousarray(rows).reshape(rows.shape[0] * rows.shape[1], -1))
     seconds = time.process_time() - start
     ppo.envs.close()

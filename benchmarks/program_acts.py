@@ -30,7 +30,6 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import number
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import make_vec, world
 from bkrl.labelers.config import LabelConfig
@@ -102,8 +101,11 @@ def measure(labels: Path, env_id: str, episodes: int, seeds: range) -> dict[str,
         raise SystemExit(f"The program of {labels} gives no advice; label a dataset of Crafter --with-memory.")
     rows = end_to_end(len(dataset.ages), ROWS)
     parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
-    told = np.concatenate([table(number(dataset.windows(part, raw.horizon))) for part in parts])
-    agent, envs = ProgramAgent(env_id, table, raw.horizon, in_place(told)[1]), make_vec(env_id, min(ENVS, episodes))
+    told = np.concatenate([table(dataset.windows(part, raw.reads.horizon).numbered()) for part in parts])
+    agent, envs = (
+        ProgramAgent(env_id, table, raw.reads.horizon, in_place(told)[1]),
+        make_vec(env_id, min(ENVS, episodes)),
+    )
     rates = {}
     for seed in seeds:
         played = play(agent, envs, episodes, seed=derive_seed(seed, "evaluation"))

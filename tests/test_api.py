@@ -205,7 +205,7 @@ def test_a_potential_of_ones_own_that_gives_something_else_is_named(tmp_path, gi
 
     bkrl.register_potential("own-odd", lambda artefact: gives)
     potential = bkrl.load_potential(bkrl.write_potential(tmp_path / "mine", "own-odd", "Toy-Chain").path)
-    two = Windows(np.arange(2, dtype=np.uint8)[:, None, None], np.zeros((2, 0), np.int64), np.ones((2, 1), bool))
+    two = Windows.of(np.arange(2, dtype=np.uint8)[:, None, None], np.zeros((2, 0), np.int64), np.ones((2, 1), bool))
     with pytest.raises(RunFailed, match="'own-odd' must give 2 finite numbers for 2 windows"):
         potential(two)
 

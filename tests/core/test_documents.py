@@ -243,12 +243,12 @@ def test_a_sealed_potential_with_odd_values_is_used_or_refused(sample: Callable[
     def use() -> None:
         potential = load_potential(path)
         try:
-            horizon = potential.horizon
+            horizon = potential.reads.horizon
             views = np.zeros((4, horizon + 1, *shape), np.uint8)
             views[..., 0] = 1  # empty cells; on a map, grass
             steps = rng.integers(0, 3, (4, horizon))
             valid = np.ones((4, horizon + 1), bool)
-            values = potential(Windows(views, steps, valid))
+            values = potential(Windows.of(views, steps, valid))
             assert ((values >= -1) & (values <= 0)).all()
         finally:
             potential.close()

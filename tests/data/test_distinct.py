@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkrl.data.distinct import Seen, distinct_rows, number, number_rollout
+from bkrl.data.distinct import Seen, distinct_rows
 from bkrl.data.windows import Windows
 from tests.potentials.rollouts import random_rollouts
 
@@ -59,24 +59,24 @@ def test_structured_rows_do_not_collide_by_the_hundred():
 
 def test_views_of_windows_are_numbered():
     rng = np.random.default_rng(1)
-    windows = Windows(
+    windows = Windows.of(
         rng.integers(0, 2, (30, 4, 3)).astype(np.uint8), np.zeros((30, 3), np.int64), np.ones((30, 4), bool)
     )
-    numbered = number(windows)
-    np.testing.assert_array_equal(numbered.windows().observations, windows.observations)
-    assert len(numbered.views) == 8
+    numbered = windows.numbered()
+    np.testing.assert_array_equal(numbered.observations, windows.observations)
+    assert len(numbered.symbols) == 8
     distinct, inverse = numbered.distinct()
     assert len(distinct) == len(np.unique(windows.observations, axis=0)) < len(windows)
-    np.testing.assert_array_equal(distinct[inverse].windows().observations, windows.observations)
+    np.testing.assert_array_equal(distinct[inverse].observations, windows.observations)
 
 
 def test_an_empty_view_is_not_taken_for_a_missing_one():
-    windows = Windows(
+    windows = Windows.of(
         np.zeros((2, 2, 1), np.uint8), np.zeros((2, 1), np.int64), np.array([[False, True], [True, True]])
     )
-    distinct, inverse = number(windows).distinct()
+    distinct, inverse = windows.numbered().distinct()
     assert len(distinct) == 2
-    np.testing.assert_array_equal(distinct[inverse].windows().valid, windows.valid)
+    np.testing.assert_array_equal(distinct[inverse].valid, windows.valid)
 
 
 @given(
@@ -85,7 +85,7 @@ def test_an_empty_view_is_not_taken_for_a_missing_one():
 def test_a_numbered_rollout_is_its_windows(seed, horizon, more, steps, worlds, end_rate):
     for rollout in random_rollouts(seed, horizon + more, steps, worlds, end_rate):
         for first in {0, 1, steps}:
-            numbered = number_rollout(rollout, horizon, first).windows()
+            numbered = rollout.numbered_windows(horizon, first)
             rows, final = rollout.windows(horizon, first), rollout.final_windows(horizon)
             for name in ("observations", "actions", "valid"):
                 expected = np.concatenate([getattr(rows, name), getattr(final, name)])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.data.windows import Rollout, Windows, gather
+from tests.potentials.rollouts import history, rollout_of
 
 
 def synthetic_rollout(rng: np.random.Generator, horizon: int, steps: int, worlds: int, end_rate: float) -> tuple:
@@ -21,7 +22,7 @@ def synthetic_rollout(rng: np.random.Generator, horizon: int, steps: int, worlds
     index = np.flatnonzero(cut.ravel())
     final = rng.integers(1, 255, (len(index), 2)).astype(np.uint8)
     truncated = cut & (rng.random(cut.shape) < 0.5)
-    rollout = Rollout(
+    rollout = rollout_of(
         horizon,
         obs,
         actions,
@@ -37,10 +38,10 @@ def synthetic_rollout(rng: np.random.Generator, horizon: int, steps: int, worlds
 
 def naive(rollout: Rollout, t: int, n: int, h: int, final: np.ndarray | None = None) -> Windows:
     """The window at row t (or, with `final`, the one after action t that ends in the episode's last observation)."""
-    rows = [(rollout.observations[rollout.horizon + t, n], int(rollout.ages[t, n]))]
+    rows = [(rollout.views.symbols[t, n], int(rollout.ages[t, n]))]
     observations, actions, valid = [], [], []
     if final is not None:
-        observations, actions, valid = [final], [rollout.actions[rollout.horizon + t, n]], [True]
+        observations, actions, valid = [final], [rollout.actions[t, n]], [True]
         observations.insert(0, rows[0][0])
         valid.insert(0, True)
     else:
@@ -48,15 +49,15 @@ def naive(rollout: Rollout, t: int, n: int, h: int, final: np.ndarray | None = N
     back = 1
     while len(observations) < h + 1:
         if back <= rollout.ages[t, n]:
-            observations.insert(0, rollout.observations[rollout.horizon + t - back, n])
-            actions.insert(0, rollout.actions[rollout.horizon + t - back, n])
+            observations.insert(0, history(rollout)[0][len(rollout.past) + t - back, n])
+            actions.insert(0, history(rollout)[1][len(rollout.past) + t - back, n])
             valid.insert(0, True)
         else:
             observations.insert(0, np.zeros(2, np.uint8))
             actions.insert(0, 0)
             valid.insert(0, False)
         back += 1
-    return Windows(
+    return Windows.of(
         np.stack(observations[-(h + 1) :])[None], np.array([actions[len(actions) - h :]]), np.array([valid[-(h + 1) :]])
     )
 
@@ -76,7 +77,7 @@ def test_rollout_windows_are_what_the_definition_says(seed, h, steps, worlds, en
         for n in range(worlds):
             assert_same(got[np.array([t * worlds + n])], naive(rollout, t, n, h))
     finals = rollout.final_windows(h)
-    for k, (index, observation) in enumerate(zip(rollout.final_index, rollout.final_observations, strict=True)):
+    for k, (index, observation) in enumerate(zip(rollout.final_index, rollout.final_views.symbols, strict=True)):
         t, n = divmod(int(index), worlds)
         assert_same(finals[np.array([k])], naive(rollout, t, n, h, observation))
 
@@ -93,13 +94,13 @@ def test_a_window_never_reaches_across_an_episodes_start():
 def test_one_world_does_not_see_another():
     rollout, _ = synthetic_rollout(np.random.default_rng(0), 3, 6, 2, 0.3)
     before = rollout.windows(3)
-    rollout.observations[:, 1] = 0
+    rollout.views.symbols[:, 1] = rollout.past[:, 1] = 0
     after = rollout.windows(3)
     assert_same(after[np.arange(0, 14, 2)], before[np.arange(0, 14, 2)])
 
 
 def test_windows_shorten_but_do_not_lengthen():
-    windows = Windows(np.ones((1, 4, 2), np.uint8), np.array([[1, 2, 3]]), np.ones((1, 4), bool))
+    windows = Windows.of(np.ones((1, 4, 2), np.uint8), np.array([[1, 2, 3]]), np.ones((1, 4), bool))
     assert windows.last(1).actions.tolist() == [[3]]
     with pytest.raises(ValueError, match="lengthened"):
         windows.last(4)

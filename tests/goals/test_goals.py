@@ -14,7 +14,6 @@ from bkrl.core.errors import UsageError
 from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.data.views import Views
-from bkrl.data.windows import Rollout
 from bkrl.goals.asked import LONGEST_GOAL, MOST_GOALS, parse_goals
 from bkrl.goals.book import GoalBook
 from bkrl.goals.captions import TrueCaptioner
@@ -27,6 +26,7 @@ from bkrl.runs.record import Run
 from bkrl.stages import evaluate, train_rs
 from bkrl.text.encoders import HashEncoder
 from tests.envs.test_crafter_typed import observation
+from tests.potentials.rollouts import rollout_of
 from tests.stages.interrupted import the_same_when_killed
 
 WORLD = envs.situations("Crafter-Typed-Harder")
@@ -201,7 +201,7 @@ def test_noise_has_the_stated_shares(rates):
 def rollout(rewards, terminated, truncated):
     T, N = rewards.shape
     nothing = np.zeros((0, 1), np.uint8)
-    return Rollout(
+    return rollout_of(
         0, np.zeros((T + 1, N, 1), np.uint8), np.zeros((T, N), np.int64), np.zeros((T + 1, N), np.int32), rewards,
         terminated, truncated, np.zeros(0, np.int64), nothing, Views(np.zeros((T + 1, N, 1), np.uint8)),
     )  # fmt: skip

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from bkrl.data.dataset import Dataset
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Windows
 from bkrl.envs import toy
 from bkrl.inspect import certificate
 from bkrl.inspect.certificate import GAMMA, certify, replay
 from bkrl.rewards.shaping import next_potentials, shaping_rewards
 from tests.experience import write_dataset
-from tests.potentials.rollouts import HashPotential
+from tests.potentials.rollouts import HashPotential, rollout_of
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_replayed_rollouts_hold_every_kind_of_end(rollouts):
         ended = (rollout.terminated | rollout.truncated).ravel()
         np.testing.assert_array_equal(np.flatnonzero(ended), rollout.final_index)
         assert (rollout.ages[1:][rollout.terminated | rollout.truncated] == 0).all()
-    np.testing.assert_array_equal(rollouts[0].observations[-1], rollouts[1].observations[3])
+    np.testing.assert_array_equal(rollouts[0].views.symbols[-1], rollouts[1].views.symbols[0])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_clock_shared_by_all_worlds_is_a_leak(rollouts):
 
 def test_a_potential_blind_to_the_present_is_found(sample):
     def blind(windows: Windows, phi: np.ndarray) -> np.ndarray:  # B4
-        older = Windows(windows.observations[:, :-1], windows.actions[:, :-1], windows.valid[:, :-1])
+        older = Windows.of(windows.observations[:, :-1], windows.actions[:, :-1], windows.valid[:, :-1])
         return HashPotential(2)(older)
 
     assert certificate.present(HashPotential(3), sample, 0).passed
@@ -225,7 +225,7 @@ def test_checks_that_a_flat_potential_cannot_be_put_to_are_named(dataset):
 
 
 def test_windows_of_a_rollout_without_ends_certify_trivially():
-    rollout = Rollout(
+    rollout = rollout_of(
         0,
         np.zeros((3, 1, 1), np.uint8),
         np.zeros((2, 1), np.int64),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bkrl.data.dataset import Dataset
-from bkrl.data.windows import Windows
+from bkrl.data.windows import Reads, Windows
 from bkrl.data.writer import DatasetWriter
 from bkrl.inspect import quality
 from bkrl.inspect.quality import SEGMENT, courses, disagreement, foresight, segments, sensitivity
@@ -18,7 +18,7 @@ class Of:
     """Φ as a function of windows."""
 
     def __init__(self, function, horizon: int = 2) -> None:
-        self.function, self.horizon = function, horizon
+        self.function, self.reads = function, Reads(horizon)
 
     def __call__(self, windows: Windows) -> np.ndarray:
         return np.asarray(self.function(windows), np.float32)

@@ -10,6 +10,7 @@ from bkrl.core.config import CollectConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.data.windows import Reads
 from bkrl.inspect import truth
 from bkrl.inspect.optimal import Explorer, optimal_values
 from bkrl.labelers.config import LabelConfig
@@ -104,7 +105,7 @@ def test_what_is_learnt_is_scored_apart_from_its_labels(data, tmp_path):
     class Known:
         """Φ = the truth, or its opposite."""
 
-        horizon = 0
+        reads = Reads(0)
 
         def __init__(self, sign: float) -> None:
             self.sign = sign

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkrl.data.windows import Windows
+from bkrl.data.windows import Reads, Windows
 from bkrl.envs import toy
 from bkrl.inspect import worth
 from bkrl.inspect.worth import ceiling, measure
@@ -15,7 +15,7 @@ class Fixed:
     """Φ of the current view alone."""
 
     def __init__(self, function, horizon: int = 0) -> None:
-        self.function, self.horizon = function, horizon
+        self.function, self.reads = function, Reads(horizon)
 
     def __call__(self, windows: Windows) -> np.ndarray:
         return np.asarray(self.function(windows.observations[:, -1]), np.float32)
@@ -100,5 +100,5 @@ def test_the_ceiling_is_the_mean_rank_of_each_view():
 
 def test_of_a_potential_that_reads_missions_nothing_is_computed_and_that_is_said():
     told = Fixed(nearness)
-    told.reads_missions = True
+    told.reads = Reads(0, ("mission",))
     assert measure(told, "babyai") == {"small": None, "paper": None, "note": worth.MISSIONS}

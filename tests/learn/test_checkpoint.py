@@ -21,6 +21,7 @@ from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.reporter import Reporter
+from bkrl.data.windows import Reads
 from bkrl.envs import make_vec
 from bkrl.learn.checkpoint import Checkpoints
 from bkrl.learn.hardware import CPU, Hardware
@@ -139,7 +140,7 @@ def make(seed: int = 3, network=plain, device: torch.device = CPU.device) -> PPO
     torch.set_num_threads(1)
     envs = make_vec("Toy-Grid", 4)
     stream = EnvReward()
-    stream.horizon = 2
+    stream.reads = Reads(2)
     streams = [stream, RND((1,), 4, seed=1, device=device)]
     config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, anneal_lr=True)
     hardware = Hardware(device)

@@ -50,7 +50,7 @@ def test_it_is_the_cross_entropy_of_what_is_seen_next(name):
         symbols = collector.final_views.symbols[ends[step]] if step in ends else collector.views[t + 1].symbols[env]
         seen = ", ".join(one.removesuffix(".") for one in sentences(ENV)(symbols[None])[0])
         space = "" if lm.kind == "seq2seq" else " "
-        name_of = lm.tokenizer(space + names[rollout.actions[rollout.horizon + t, env]])["input_ids"]
+        name_of = lm.tokenizer(space + names[rollout.actions[t, env]])["input_ids"]
         said = [*name_of, *lm.tokenizer(space + seen)["input_ids"], lm.tokenizer.eos_token_id]
         loss, number = alone(lm, lm.tokens(prompts[index[env]]), said, len(name_of))
         losses.append(loss / number)

@@ -131,11 +131,11 @@ def test_truncation_uses_the_true_last_observation() -> None:
     r = ppo.collector.rollout
     (index,) = np.flatnonzero(r.final_index % 2 == 0)
     assert r.truncated[39, 0]
-    assert r.final_observations[index, 0] < 5
-    start = r.observations[0, 0, 0]
-    assert r.final_observations[index, 0] == start % 5
+    assert r.final_views.symbols[index, 0] < 5
+    start = r.views.symbols[0, 0, 0]
+    assert r.final_views.symbols[index, 0] == start % 5
     ppo.collector.values[:, :, 0] = torch.as_tensor(values, dtype=torch.float32)[
-        torch.from_numpy(r.observations[:41, :, 0]).long()
+        torch.from_numpy(r.views.symbols[:41, :, 0]).long()
     ]
     advantages, _ = ppo.advantages()
     assert float(advantages[39, 0, 0]) == pytest.approx(0.9 * (start % 5) - start % 5, abs=1e-4)

@@ -12,6 +12,7 @@ import torch
 from bkrl.agents.build import new_agent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
+from bkrl.data.windows import Reads
 from bkrl.envs import make_vec, toy
 from bkrl.learn.hardware import Hardware
 from bkrl.learn.ppo import PPO, Diverged
@@ -72,15 +73,15 @@ def test_history_reaches_across_rollouts() -> None:
         pass
 
     stream = Remembering()
-    stream.horizon = 3
+    stream.reads = Reads(3)
     config = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1)
     ppo = make_ppo("Toy-Chain", streams=[stream], config=config)
     ppo.iterate()
     r = ppo.collector.rollout
-    tail, actions, age = r.observations[8:12].copy(), r.actions[8:11].copy(), r.ages[8].copy()
+    tail, actions, age = r.views.symbols[5:9].copy(), r.actions[5:].copy(), r.ages[8].copy()
     ppo.iterate()
-    assert np.array_equal(r.observations[:4], tail)
-    assert np.array_equal(r.actions[:3], actions)
+    assert np.array_equal(np.concatenate([r.past, r.views.symbols[:1]]), tail)
+    assert np.array_equal(r.past_actions, actions)
     assert np.array_equal(r.ages[0], age)
     windows = r.windows(3, 0, 0)
     assert np.array_equal(windows.observations[:, -1], tail[-1])
@@ -90,13 +91,13 @@ def test_stored_observations_are_what_the_policy_saw(device: torch.device) -> No
     """Without history, with it, and over autoresets, row t of storage and the logits of row t belong together."""
     for horizon in (0, 4):
         stream = EnvReward()
-        stream.horizon = horizon
+        stream.reads = Reads(horizon)
         ppo = make_ppo("Toy-Grid", streams=[stream], hardware=Hardware(device))
         ppo.iterate()
         ppo.collector.collect(Clock())
         r = ppo.collector.rollout
         with torch.no_grad():
-            seen = torch.from_numpy(r.observations[horizon : horizon + 64]).flatten(0, 1)
+            seen = torch.from_numpy(r.views.symbols[:64]).flatten(0, 1)
             logits, values = ppo.agent.module(seen.to(device))
         assert torch.allclose(logits.view(64, 16, -1), ppo.collector.logits, atol=1e-5)
         assert torch.allclose(values.view(64, 16, -1), ppo.collector.values, atol=1e-5)

@@ -19,7 +19,7 @@ from bkrl.learn.ppo import PPO
 from bkrl.learn.protocol import Saved
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.rnd import RND
-from bkrl.rewards.streams import EnvReward
+from bkrl.rewards.streams import EnvReward, RewardStream
 
 CONFIG = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, update_epochs=3, learning_rate=0.02)
 
@@ -40,7 +40,7 @@ def naive_update(ppo: PPO, advantages: torch.Tensor, returns: torch.Tensor) -> t
     network = copy.deepcopy(ppo.agent.module)
     optimizer = torch.optim.Adam(network.parameters(), lr=c.learning_rate, eps=1e-5)
     steps = [(t, n) for t in range(c.num_steps) for n in range(c.num_envs)]
-    old = {(t, n): ppo.collector.logits[t, n].softmax(0)[r.actions[r.horizon + t, n]].item() for t, n in steps}
+    old = {(t, n): ppo.collector.logits[t, n].softmax(0)[r.actions[t, n]].item() for t, n in steps}
     weighted = {(t, n): sum(ppo.coef[k].item() * advantages[t, n, k].item() for k in range(2)) for t, n in steps}
     if c.norm_adv:
         mean, spread = np.mean(list(weighted.values())), np.std(list(weighted.values()), ddof=1)
@@ -48,9 +48,9 @@ def naive_update(ppo: PPO, advantages: torch.Tensor, returns: torch.Tensor) -> t
     for _ in range(c.update_epochs):
         policy, value, entropy = [], [], []
         for t, n in steps:
-            logits, values = network(torch.from_numpy(r.observations[r.horizon + t, n])[None])
+            logits, values = network(torch.from_numpy(r.views.symbols[t, n])[None])
             chances = logits[0].softmax(0)
-            ratio = chances[r.actions[r.horizon + t, n]] / old[t, n]
+            ratio = chances[r.actions[t, n]] / old[t, n]
             bounded = ratio.clamp(1 - c.clip_coef, 1 + c.clip_coef)
             policy.append(-torch.minimum(weighted[t, n] * ratio, weighted[t, n] * bounded))
             errors = []
@@ -286,10 +286,10 @@ class Goaled(NetworkAgent):
         return {"seen": torch.from_numpy(np.concatenate([views.symbols, views.goal], 1))}
 
 
-class Goals:
+class Goals(RewardStream):
     """A goal for each episode, 0 or 1, drawn at random; its stream pays for the action that the goal names."""
 
-    name, gamma, coef, episodic, horizon = "goals", 0.5, 1.0, True, 0
+    name, gamma, coef, episodic = "goals", 0.5, 1.0, True
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -300,7 +300,7 @@ class Goals:
         return self.now.copy()
 
     def rewards(self, rollout):
-        reached = rollout.actions[rollout.horizon :] == rollout.views.goal[:-1, :, 0]
+        reached = rollout.actions == rollout.views.goal[:-1, :, 0]
         return reached.astype(np.float32)
 
     def state(self):

@@ -47,7 +47,7 @@ def value(sandbox: Sandbox, observations: list[np.ndarray], actions: list[int] |
     if actions:
         moves[0, 5 - len(actions) :] = actions
     valid = np.arange(6)[None] >= 6 - known
-    return float(sandbox(Windows(views, moves, valid))[0])
+    return float(sandbox(Windows.of(views, moves, valid))[0])
 
 
 def test_a_program_passes_every_behaviour_check(program: tuple[str, Sandbox]) -> None:
@@ -57,7 +57,7 @@ def test_a_program_passes_every_behaviour_check(program: tuple[str, Sandbox]) ->
     shape = (300, 6, *sandbox.obs_shape)
     views = np.where(rng.random(shape) < 0.1, rng.integers(0, 10, shape), 1).astype(np.uint8)
     views[~valid] = 0
-    windows = Windows(views, rng.integers(0, 7, (300, 5)) * valid[:, :-1], valid)
+    windows = Windows.of(views, rng.integers(0, 7, (300, 5)) * valid[:, :-1], valid)
     probation(sandbox, windows)
     values, components = sandbox.evaluate(windows)
     assert np.isfinite(values).all()

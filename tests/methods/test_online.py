@@ -13,7 +13,7 @@ from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.partition import partition
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Windows
 from bkrl.envs import captioner, world
 from bkrl.labelers.asking import Sampling
 from bkrl.labelers.live import ACCEPTED, LiveComparisons
@@ -29,6 +29,7 @@ from bkrl.runs.record import Run
 from bkrl.stages import train_rs
 from tests.experience import views
 from tests.llm.conftest import server  # noqa: F401 - a fixture
+from tests.potentials.rollouts import rollout_of
 from tests.stages.interrupted import the_same_when_killed
 
 ENV = "BabyAI-GoToRedBall-v0"
@@ -138,7 +139,7 @@ def live(session, wait=False):
 def offered(asked, seed=0):
     """Comparisons to which 64 segments of 16 envs were offered."""
     seen = views(np.random.default_rng(seed), "babyai", 64 * 3).reshape(64, 3, 7, 7, 3)
-    asked._pool = Windows(seen, np.full((64, 2), 2), np.ones((64, 3), bool))
+    asked._pool = Windows.of(seen, np.full((64, 2), 2), np.ones((64, 3), bool))
     asked._pool_groups = np.arange(64) % 16
     return asked
 
@@ -149,7 +150,7 @@ def test_what_is_offered_ends_after_an_action_in_the_true_last_view_too():
     ages = np.array([[5, 5], [6, 6], [7, 0], [8, 1]], np.int32)
     ends = np.zeros((3, 2), bool)
     ends[1, 1] = True
-    rollout = Rollout(
+    rollout = rollout_of(
         1, rows, np.arange(8).reshape(4, 2), ages, np.zeros((3, 2), np.float32), ends, ends & False,
         np.array([3]), np.array([[99]], np.uint8),
     )  # fmt: skip

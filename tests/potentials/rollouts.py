@@ -4,7 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.views import Views
+from bkrl.data.windows import Reads, Rollout, Windows
+
+
+def rollout_of(
+    horizon: int,
+    observations: np.ndarray,
+    actions: np.ndarray,
+    ages: np.ndarray,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    final_index: np.ndarray,
+    final_observations: np.ndarray,
+    missions: np.ndarray | None = None,
+) -> Rollout:
+    """A rollout from (H+T+1, N) observations and (H+T, N) actions, whose first H rows are the history."""
+    return Rollout(
+        views=Views(observations[horizon:], mission=missions),
+        final_views=Views(final_observations),
+        final_index=final_index,
+        actions=actions[horizon:],
+        ages=ages,
+        rewards=rewards,
+        terminated=terminated,
+        truncated=truncated,
+        past=observations[:horizon],
+        past_actions=actions[:horizon],
+    )
+
+
+def history(rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
+    """(H+T+1, N) observations and (H+T, N) actions, with those before the first row."""
+    shown = np.concatenate([rollout.past, rollout.views.symbols])
+    return shown, np.concatenate([rollout.past_actions, rollout.actions])
 
 
 def random_rollouts(
@@ -28,7 +62,7 @@ def random_rollouts(
         part = slice(start, start + steps)
         index = np.flatnonzero(ended[part].ravel())
         rollouts.append(
-            Rollout(
+            rollout_of(
                 horizon,
                 observations[start - horizon : start + steps + 1],
                 actions[start - horizon : start + steps],
@@ -47,7 +81,7 @@ class HashPotential:
     """Φ(h) = a number in [-1, 0] that depends on every byte of the window."""
 
     def __init__(self, horizon: int) -> None:
-        self.horizon = horizon
+        self.reads = Reads(horizon)
         self.evaluated = 0
 
     def __call__(self, windows: Windows) -> np.ndarray:

@@ -16,7 +16,6 @@ from bkrl.agents.build import new_agent
 from bkrl.agents.networks import build_network
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError
-from bkrl.data.distinct import number
 from bkrl.data.views import Views
 from bkrl.data.windows import gather
 from bkrl.envs import make_vec
@@ -118,7 +117,7 @@ def test_a_programs_advice_runs_in_the_sandbox():
     program = CodeRaw(PROGRAM, (1,), HORIZON)
     assert CodeRaw(PROGRAM.replace("def advice", "def advises"), (1,), HORIZON).advises(3) is None
     rows = record(64)
-    windows = number(gather(rows.observations, rows.actions, rows.ages, np.arange(64), HORIZON))
+    windows = gather(rows.observations, rows.actions, rows.ages, np.arange(64), HORIZON).numbered()
     now = rows.observations[:, 0].astype(float)
     table = program.advises(3)
     np.testing.assert_array_equal(table(windows), np.stack([2 * now, -now, np.full(64, 3.0)], 1))
@@ -143,7 +142,7 @@ def advice(observations, actions, valid):
     windows = gather(rows.observations, rows.actions, rows.ages, np.arange(40), HORIZON)
     table = CodeRaw(source, (1,), HORIZON).advises(2)
     now = rows.observations[:, :1].astype(float)
-    np.testing.assert_array_equal(table(number(windows)), now * [2, -2])
+    np.testing.assert_array_equal(table(windows.numbered()), now * [2, -2])
     table.close()
 
 
@@ -272,7 +271,7 @@ def test_wrong_advice_delays_but_does_not_hide_the_optimum():
         ppo = PPO(envs, advised, [EnvReward(gamma=0.95)], config, total_steps=steps, seed=1)
         while not ppo.done:
             ppo.iterate()
-        places = Views(ppo.collector.rollout.observations[-32:, :].reshape(-1, 1))
+        places = Views(ppo.collector.rollout.views.symbols[-32:, :].reshape(-1, 1))
         logits = advised.act(places, {}, np.zeros(len(places), bool), None).logits
         return float(torch.from_numpy(logits).softmax(-1)[:, 1].mean())
 

@@ -21,7 +21,7 @@ from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
 from bkrl.rewards.shaped import PotentialOfRollout
 from bkrl.rewards.shaping import shaping_rewards
 from bkrl.text.encoders import HashEncoder
-from tests.potentials.rollouts import random_rollouts
+from tests.potentials.rollouts import history, random_rollouts
 
 H, SHAPE, ACTIONS = 2, (3, 3, 2), ("left", "right", "up", "down")
 PROGRAM = """
@@ -63,15 +63,16 @@ def scaled(raw: Raw) -> Scaled:
 def one_window(potential: Scaled, rollout: Rollout, t: int, n: int, final: np.ndarray | None = None) -> np.float32:
     """Φ of a single window, put together by hand from the definition; with `final` the one after action t."""
     known = min(int(rollout.ages[t, n]), H)
-    rows = [rollout.horizon + t - back for back in range(known, -1, -1)]
-    views = [rollout.observations[row, n] for row in rows]
-    done = [int(rollout.actions[row, n]) for row in rows[:-1]]
+    rows = [len(rollout.past) + t - back for back in range(known, -1, -1)]
+    shown, acted = history(rollout)
+    views = [shown[row, n] for row in rows]
+    done = [int(acted[row, n]) for row in rows[:-1]]
     if final is not None:
         views.append(final)
-        done.append(int(rollout.actions[rows[-1], n]))
+        done.append(int(acted[rows[-1], n]))
     views, done = views[-(H + 1) :], done[-H:]
     missing = H + 1 - len(views)
-    window = Windows(
+    window = Windows.of(
         np.stack([np.zeros(SHAPE, np.uint8)] * missing + views)[None],
         np.array([[0] * missing + done], np.int64),
         np.array([[False] * missing + [True] * len(views)]),
@@ -104,7 +105,7 @@ def test_a_rollout_at_once_is_one_window_after_the_other_bit_for_bit(potential, 
         np.testing.assert_array_equal(phi, np.array(one_by_one, np.float32))
         finals = [
             one_window(potential, rollout, *divmod(int(index), worlds), final)
-            for index, final in zip(rollout.final_index, rollout.final_observations, strict=True)
+            for index, final in zip(rollout.final_index, rollout.final_views.symbols, strict=True)
         ]
         np.testing.assert_array_equal(phi_final, np.array(finals, np.float32))
         start = phi[0].astype(np.float64) if start is None else start

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bkrl.core.errors import InputError, UsageError
-from bkrl.data.distinct import NumberedWindows, number
 from bkrl.data.windows import Windows
 from bkrl.envs import captioner
 from bkrl.potentials import load_potential
@@ -31,14 +30,14 @@ def caption(views: np.ndarray) -> list[str]:
     ]
 
 
-def windows(views: np.ndarray, seed: int = 0) -> NumberedWindows:
+def windows(views: np.ndarray, seed: int = 0) -> Windows:
     views = np.asarray(views, np.uint8)
     rng = np.random.default_rng(seed)
     count, rows = views.shape[:2]
-    return number(Windows(views, rng.integers(0, 3, (count, rows - 1)), np.ones((count, rows), bool)))
+    return Windows.of(views, rng.integers(0, 3, (count, rows - 1)), np.ones((count, rows), bool)).numbered()
 
 
-def some_windows(count: int, seed: int = 0, horizon: int = 2) -> NumberedWindows:
+def some_windows(count: int, seed: int = 0, horizon: int = 2) -> Windows:
     rng = np.random.default_rng(seed)
     views = np.stack([rng.integers(low, high, (count, horizon + 1)) for low, high in ((0, 4), (0, 3), (1, 7))], axis=-1)
     views[rng.random((count, horizon + 1)) < 0.3] = 9, 0, 0
@@ -49,13 +48,13 @@ def some_windows(count: int, seed: int = 0, horizon: int = 2) -> NumberedWindows
 def raw() -> GoalRaw:
     moments = some_windows(60, seed=1)
     goals, suggested = [], []
-    for view in moments.views[moments.index[:, -1]]:
+    for view in moments.symbols[moments.index[:, -1]]:
         c, t, _ = (int(value) for value in view)
         goal = "look around" if c > 3 else f"go to the {COLOURS[c]} {THINGS[t]}"
         if goal not in goals:
             goals.append(goal)
         suggested.append([goals.index(goal)])
-    said = {clause for text in caption(moments.views) for clause in clauses(text)}
+    said = {clause for text in caption(moments.symbols) for clause in clauses(text)}
     encoder = fit_encoder("hash", said, goals)
     index = build_index(Texts(encoder, caption, ACTIONS), moments, suggested, goals)
     return GoalRaw(index, encoder, caption, ACTIONS, 0.1, horizon=2)
@@ -93,7 +92,7 @@ def test_every_distinct_text_is_embedded_once_from_building_to_shaping(monkeypat
     embed = HashEncoder.embed
     monkeypatch.setattr(HashEncoder, "embed", lambda self, text: asked.append(text) or embed(self, text))
     moments = some_windows(60, seed=1)
-    said = {clause for text in caption(moments.views) for clause in clauses(text)}
+    said = {clause for text in caption(moments.symbols) for clause in clauses(text)}
     encoder = fit_encoder("hash", said, ["go to the red ball"])
     index = build_index(Texts(encoder, caption, ACTIONS), moments, [[0]] * 60, ["go to the red ball"])
     fresh = GoalRaw(index, encoder, caption, ACTIONS, 0.1, horizon=2)
@@ -138,17 +137,17 @@ def test_clauses_read_off_the_symbols_give_the_bits_that_captions_give(monkeypat
     potential = load_potential(SAMPLES / "bk-goal-crafter")
     read, names = potential.raw, potential.artefact.action_names
     describe = captioner(potential.artefact.env_id)
-    split = GoalRaw(read.index, read.texts.encoder, describe, names, read.threshold, read.horizon)
+    split = GoalRaw(read.index, read.texts.encoder, describe, names, read.threshold, read.reads.horizon)
     assert read.texts.reader is not None
     assert split.texts.reader is None
     rng = np.random.default_rng(0)
     for views in (played(60), drawn(900, 10, 20), drawn(900, 256, 3)):
-        chosen = rng.integers(0, len(views), (1000, read.horizon + 1))
+        chosen = rng.integers(0, len(views), (1000, read.reads.horizon + 1))
         valid = np.sort(rng.random(chosen.shape) < 0.9, axis=1)
         valid[:, -1] = True
-        some = Windows(views[chosen] * valid[..., None], rng.integers(0, 20, (1000, read.horizon)), valid)
-        np.testing.assert_array_equal(read(number(some)), split(number(some)))
-        np.testing.assert_array_equal(read.similarity(number(some[:30])), split.similarity(number(some))[:30])
+        some = Windows.of(views[chosen] * valid[..., None], rng.integers(0, 20, (1000, read.reads.horizon)), valid)
+        np.testing.assert_array_equal(read(some.numbered()), split(some.numbered()))
+        np.testing.assert_array_equal(read.similarity(some[:30].numbered()), split.similarity(some.numbered())[:30])
 
 
 def test_whole_numbers_stay_below_what_float32_holds_exactly(raw):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bkrl.core.errors import InputError
-from bkrl.data.distinct import NumberedWindows, number
 from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
 from bkrl.data.windows import Windows
 from bkrl.potentials.preference import WEIGHTS, PreferenceRaw, load
@@ -33,7 +32,7 @@ def segments(count: int, rng: np.random.Generator) -> tuple[Windows, np.ndarray]
     actions = rng.integers(0, 7, (count, H))
     distance = np.abs(x - 3) + 6 - y
     value = -distance[:, -1] - 0.7 * (actions == 6).sum(1)
-    return Windows(observations, actions, np.ones((count, H + 1), bool)), value
+    return Windows.of(observations, actions, np.ones((count, H + 1), bool)), value
 
 
 def pairs(count: int, seed: int = 0, episodes: int = 60) -> Pairs:
@@ -66,7 +65,7 @@ def test_it_sees_the_present_observation(trained):
     windows, _ = segments(100, np.random.default_rng(5))
     other = windows.observations.copy()
     other[:, -1] = windows.observations[::-1, -1]
-    assert (raw(number(windows)) != raw(number(Windows(other, windows.actions, windows.valid)))).mean() > 0.9
+    assert (raw(windows.numbered()) != raw(Windows.of(other, windows.actions, windows.valid).numbered())).mean() > 0.9
 
 
 def test_what_is_masked_does_not_matter(trained):
@@ -76,33 +75,33 @@ def test_what_is_masked_does_not_matter(trained):
     valid[:, :3] = False
     noise = windows.observations.copy()
     noise[:, :3] = 9
-    cut = Windows(windows.observations, windows.actions, valid)
+    cut = Windows.of(windows.observations, windows.actions, valid)
     hidden = np.where(valid[:, :-1], windows.actions, (windows.actions + 1) % 7)
-    other = raw(number(Windows(noise, hidden, valid)))
+    other = raw(Windows.of(noise, hidden, valid).numbered())
     # the third transition starts in a masked view, so only what follows it may count
-    np.testing.assert_allclose(raw(number(cut)), other, atol=1e-5)
-    assert np.isfinite(raw(number(cut))).all()
+    np.testing.assert_allclose(raw(cut.numbered()), other, atol=1e-5)
+    assert np.isfinite(raw(cut.numbered())).all()
 
 
 def test_scores_are_the_same_for_any_batch_bit_for_bit(trained):
     raw, _ = trained
     windows, _ = segments(700, np.random.default_rng(7))
-    whole = raw(number(windows))
+    whole = raw(windows.numbered())
     order = np.random.default_rng(8).permutation(700)
-    np.testing.assert_array_equal(raw(number(windows[order])), whole[order])
+    np.testing.assert_array_equal(raw(windows[order].numbered()), whole[order])
     np.testing.assert_array_equal(
-        np.concatenate([raw(number(windows[i : i + 1])) for i in range(0, 700, 61)]), whole[::61]
+        np.concatenate([raw(windows[i : i + 1].numbered()) for i in range(0, 700, 61)]), whole[::61]
     )
 
 
 def test_scores_are_the_same_for_any_number_of_threads_bit_for_bit(trained):
     raw, _ = trained
     windows, _ = segments(700, np.random.default_rng(3))
-    alone = PreferenceRaw(*raw.nets)(number(windows))
+    alone = PreferenceRaw(*raw.nets)(windows.numbered())
     try:
         for threads in (2, 3, 4):
             torch.set_num_threads(threads)
-            np.testing.assert_array_equal(PreferenceRaw(*raw.nets)(number(windows)), alone)
+            np.testing.assert_array_equal(PreferenceRaw(*raw.nets)(windows.numbered()), alone)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(1)
@@ -113,7 +112,7 @@ def test_training_is_repeatable():
     first, _ = fit(small, CONFIG, seed=3, epochs=2)
     second, _ = fit(small, CONFIG, seed=3, epochs=2)
     windows, _ = segments(20, np.random.default_rng(0))
-    np.testing.assert_array_equal(first(number(windows)), second(number(windows)))
+    np.testing.assert_array_equal(first(windows.numbered()), second(windows.numbered()))
 
 
 def test_no_training_pair_shares_an_episode_with_a_test_pair():
@@ -158,7 +157,7 @@ def test_too_few_pairs_are_an_input_error():
 def test_ties_alone_do_not_break_training():
     data = pairs(200, episodes=30)
     raw, found = fit(Pairs(data.a, data.b, np.full(200, 0.5), data.episodes), CONFIG, seed=0, epochs=1)
-    assert np.isfinite(raw(number(data.a))).all()
+    assert np.isfinite(raw(data.a.numbered())).all()
     assert np.isnan(found.accuracy)
 
 
@@ -167,10 +166,10 @@ def test_observations_of_every_family_can_be_scored(shape, grid):
     torch.manual_seed(0)
     raw = PreferenceRaw(PreferenceNet(NetConfig(shape, 6, 3, grid=grid)))
     rng = np.random.default_rng(0)
-    windows = Windows(
+    windows = Windows.of(
         rng.integers(0, 256, (20, 4, *shape)).astype(np.uint8), rng.integers(0, 6, (20, 3)), np.ones((20, 4), bool)
     )
-    assert len(np.unique(raw(number(windows)))) == 20
+    assert len(np.unique(raw(windows.numbered()))) == 20
 
 
 def test_the_loss_of_ties_and_soft_labels_by_hand():
@@ -206,22 +205,22 @@ def test_an_ensemble_is_the_mean_of_networks_that_differ(tmp_path):
     data = pairs(500, episodes=30)
     raw, found = fit(data, CONFIG, seed=3, epochs=2, ensemble=3)
     windows, _ = segments(40, np.random.default_rng(0))
-    members = raw.members(number(windows))
+    members = raw.members(windows.numbered())
     assert members.shape == (3, 40)
-    np.testing.assert_array_equal(raw(number(windows)), members.mean(axis=0))
+    np.testing.assert_array_equal(raw(windows.numbered()), members.mean(axis=0))
     assert found.ensemble == len(found.accuracy_members) == 3
     assert found.spread > 0
     assert 0 < found.disagreement < 1
     # the first network is the one that is trained alone
     alone, single = fit(data, CONFIG, seed=3, epochs=2)
     assert (single.ensemble, single.spread, single.disagreement) == (1, None, None)
-    np.testing.assert_allclose(alone(number(windows)) * alone.temperature, members[0] * raw.temperature, rtol=1e-5)
+    np.testing.assert_allclose(alone(windows.numbered()) * alone.temperature, members[0] * raw.temperature, rtol=1e-5)
     _, settings = raw.save(tmp_path)
     artefact = Artefact(
         "preference", H, "Toy", "toy", (7, 7, 3), tuple("abcdefg"), Scale(0, 1), {WEIGHTS: ""}, settings
     )
     artefact.write(tmp_path)
-    np.testing.assert_array_equal(load(Artefact.read(tmp_path))(number(windows)), raw(number(windows)))
+    np.testing.assert_array_equal(load(Artefact.read(tmp_path))(windows.numbered()), raw(windows.numbered()))
 
 
 def test_what_is_faced_is_seen():
@@ -230,11 +229,11 @@ def test_what_is_faced_is_seen():
     views = np.zeros((8, 1, 82), np.uint8)
     views[4:, 0, 40] = 3  # below, which only facing 3 looks at
     views[:, 0, 63] = [0, 1, 2, 3] * 2
-    windows = Windows(views, np.zeros((8, 0), np.int64), np.ones((8, 1), bool))
+    windows = Windows.of(views, np.zeros((8, 0), np.int64), np.ones((8, 1), bool))
     flat = raw.nets[0].view(torch.from_numpy(views[:, 0]))[:, -64:]
     assert torch.equal(flat[:3], flat[4:7])
     assert not torch.equal(flat[3], flat[7])
-    assert len(np.unique(raw(number(windows)))) == 8
+    assert len(np.unique(raw(windows.numbered()))) == 8
 
 
 @pytest.mark.parametrize("shape", [(7, 7, 3), (9, 7, 1), (4, 4, 2), (4, 3, 1)])
@@ -277,7 +276,7 @@ def test_scores_are_the_networks_own_bit_for_bit(config):
     actions, valid = rng.integers(0, 6, (256, 1)), np.stack([rng.random(256) < 0.7, np.ones(256, bool)], 1)
     with torch.no_grad():
         own = raw.nets[0](*map(torch.from_numpy, (views, index, actions, valid)))
-    np.testing.assert_array_equal(raw(NumberedWindows(views, index, actions, valid)), own.numpy().astype(np.float64))
+    np.testing.assert_array_equal(raw(Windows(views, index, actions, valid)), own.numpy().astype(np.float64))
 
 
 def test_views_that_look_alike_are_embedded_once_but_a_change_between_them_counts(monkeypatch):
@@ -294,7 +293,7 @@ def test_views_that_look_alike_are_embedded_once_but_a_change_between_them_count
     embed = net.embed
     monkeypatch.setattr(net, "embed", lambda part: rows.append(part.numpy()) or embed(part))
     index = np.array([[30, 31], [31, 31], [30, 30], [25, 45], [45, 45]])
-    scores = raw(NumberedWindows(views, index, np.zeros((5, 1), np.int64), np.ones((5, 2), bool)))
+    scores = raw(Windows(views, index, np.zeros((5, 1), np.int64), np.ones((5, 2), bool)))
     assert len(np.unique(np.concatenate(rows), axis=0)) == 22
     assert scores[1] == scores[2]
     assert len(np.unique(scores)) == 4

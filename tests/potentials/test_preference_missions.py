@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bkrl.core.errors import InputError
-from bkrl.data.distinct import number
 from bkrl.data.windows import Windows
 from bkrl.envs.babyai.constants import COLOR_NAMES
 from bkrl.potentials.preference import PreferenceRaw
@@ -38,7 +37,7 @@ def segments(count: int, rng: np.random.Generator) -> tuple[Windows, np.ndarray]
     missions = [f"go to the {COLOR_NAMES[pair // 3]} {KINDS[pair % 3]}" for pair in pairs[:, 0]]
     near = -(abs(x - 3) + 6 - y)[:, -1, 0]
     actions = rng.integers(0, 7, (count, H))
-    return Windows(observations, actions, np.ones((count, H + 1), bool), np.array(missions, object)), near
+    return Windows.of(observations, actions, np.ones((count, H + 1), bool), np.array(missions, object)), near
 
 
 def pairs(count: int) -> Pairs:
@@ -63,20 +62,20 @@ def test_the_same_view_is_worth_something_else_under_another_mission(trained):
     windows, _ = segments(300, np.random.default_rng(3))
     other = replace(windows, missions=np.roll(windows.missions, 1))
     raw = trained[0]
-    assert (raw(number(windows)) != raw(number(other))).mean() > 0.9
+    assert (raw(windows.numbered()) != raw(other.numbered())).mean() > 0.9
     with pytest.raises(InputError, match="without one"):
-        raw(number(replace(windows, missions=None)))
+        raw(replace(windows, missions=None).numbered())
 
 
 def test_scores_are_the_same_for_any_batch_and_those_of_training(trained):
     raw = trained[0]
     windows, _ = segments(700, np.random.default_rng(7))
-    whole, order = raw(number(windows)), np.random.default_rng(8).permutation(700)
-    assert np.array_equal(raw(number(windows[order])), whole[order])
-    alone = np.concatenate([raw(number(windows[i : i + 1])) for i in range(0, 700, 61)])
+    whole, order = raw(windows.numbered()), np.random.default_rng(8).permutation(700)
+    assert np.array_equal(raw(windows[order].numbered()), whole[order])
+    alone = np.concatenate([raw(windows[i : i + 1].numbered()) for i in range(0, 700, 61)])
     assert np.array_equal(alone, whole[::61])
-    numbered, tokens = number(windows), torch.from_numpy(WORDS.tokens(windows.missions))
-    arrays = (numbered.views, numbered.index, numbered.actions, numbered.valid)
+    numbered, tokens = windows.numbered(), torch.from_numpy(WORDS.tokens(windows.missions))
+    arrays = (numbered.symbols, numbered.index, numbered.actions, numbered.valid)
     with torch.no_grad():
         trained_as = raw.nets[0](*map(torch.from_numpy, arrays), tokens) / raw.temperature
     np.testing.assert_allclose(trained_as.numpy(), whole, rtol=1e-4, atol=1e-4)
@@ -87,7 +86,7 @@ def test_words_that_were_not_in_the_dataset_count_as_one():
     raw = PreferenceRaw(PreferenceNet(CONFIG, WORDS.words))
     windows, _ = segments(5, np.random.default_rng(1))
     scores = [
-        raw(number(replace(windows, missions=np.full(5, f"go to the {word}", object))))
+        raw(replace(windows, missions=np.full(5, f"go to the {word}", object)).numbered())
         for word in ("dax", "wug", "key")
     ]
     assert np.array_equal(scores[0], scores[1])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.data.windows import Windows
+from bkrl.data.windows import Reads, Windows
 from bkrl.potentials import dataset_path, load_potential, read_potential
 from bkrl.potentials.code import PROGRAM, CodeRaw
 from bkrl.potentials.protocol import FILE, Artefact, Potential, Scale, Scaled
@@ -34,7 +34,7 @@ def artefact(**changes: object) -> Artefact:
 
 def windows(values: list[int]) -> Windows:
     observations = np.array(values, np.uint8)[:, None, None].repeat(2, axis=1)
-    return Windows(observations, np.zeros((len(values), 1), np.int64), np.ones((len(values), 2), bool))
+    return Windows.of(observations, np.zeros((len(values), 1), np.int64), np.ones((len(values), 2), bool))
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=200))
@@ -80,12 +80,12 @@ def test_a_potential_is_written_and_read_back(tmp_path):
 
 def test_longer_windows_are_shortened_and_other_observations_refused(tmp_path):
     potential = Scaled(CodeRaw(PROGRAM_TEXT, (1,), 1), artefact())
-    long = Windows(np.full((2, 4, 1), 3, np.uint8), np.zeros((2, 3), np.int64), np.ones((2, 4), bool))
+    long = Windows.of(np.full((2, 4, 1), 3, np.uint8), np.zeros((2, 3), np.int64), np.ones((2, 4), bool))
     np.testing.assert_allclose(potential(long), [-0.4, -0.4], atol=1e-7)
-    wrong = Windows(np.zeros((2, 2, 7), np.uint8), np.zeros((2, 1), np.int64), np.ones((2, 2), bool))
+    wrong = Windows.of(np.zeros((2, 2, 7), np.uint8), np.zeros((2, 1), np.int64), np.ones((2, 2), bool))
     with pytest.raises(InputError, match="built for observations"):
         potential(wrong)
-    unknown = Windows(long.observations, np.full((2, 3), len(potential.artefact.action_names)), long.valid)
+    unknown = Windows.of(long.observations, np.full((2, 3), len(potential.artefact.action_names)), long.valid)
     with pytest.raises(InputError, match="it got number"):
         potential(unknown)
     potential.close()
@@ -133,7 +133,7 @@ def test_a_folder_that_is_no_train_rm_run_is_refused(tmp_path):
 )
 def test_a_potential_of_ones_own_that_is_none_is_named(values, said):
     class Mine:
-        horizon = 0
+        reads = Reads(0)
 
         def __call__(self, windows: Windows) -> np.ndarray:
             return values(len(windows))

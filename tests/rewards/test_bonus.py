@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.rewards.bonus import Bonus, InvariantBonus
 from bkrl.rewards.shaped import PotentialOfRollout
 from bkrl.rewards.shaping import next_potentials
-from tests.potentials.rollouts import HashPotential, random_rollouts
+from tests.potentials.rollouts import HashPotential, random_rollouts, rollout_of
 
 
 class OfTheCell:
     """Φ = -cell / 10."""
 
-    horizon = 0
+    reads = Reads(0)
 
     def __call__(self, windows: Windows) -> np.ndarray:
         return (windows.observations[:, -1, 0] / np.float32(-10)).astype(np.float32)
@@ -30,7 +30,7 @@ def one_world(cells: list[int], terminated: list[int], truncated: list[int], fin
     ages = np.zeros((steps + 1, 1), np.int32)
     for t in range(steps):
         ages[t + 1] = 0 if t in ended else ages[t] + 1
-    return Rollout(
+    return rollout_of(
         horizon=0,
         observations=np.array(cells, np.uint8).reshape(-1, 1, 1),
         actions=np.zeros((steps, 1), np.int64),

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import UsageError
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs import make_vec
 from bkrl.rewards.dynamic import DynamicReward
+from tests.potentials.rollouts import rollout_of
 
 GAMMA = 0.9
 COEF = 1.5
 
 
 class OfThePlace:
-    horizon = 0
+    reads = Reads(0)
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values.astype(np.float32)
@@ -64,7 +65,7 @@ def rollouts(env_id: str, policy, count: int, num_steps: int = 1, num_envs: int 
                 finals.append(infos["final_obs"][env].copy())
             for rows, row in ((seen, now), (ages_of, ages), (rewards, reward), (terminated, over), (truncated, cut)):
                 rows.append(row.copy())
-        yield Rollout(
+        yield rollout_of(
             0, np.stack(seen), np.stack(done), np.stack(ages_of), np.stack(rewards).astype(np.float32),
             np.stack(terminated), np.stack(truncated), np.array(index, np.int64),
             np.array(finals, np.uint8).reshape(-1, 1),
@@ -82,10 +83,10 @@ def sums(env_id: str, stream: DynamicReward, forget: bool = False):
         if forget:
             stream.values.restore({})
         paid = stream.rewards(rollout) - rollout.rewards
-        finals = dict(zip(rollout.final_index.tolist(), rollout.final_observations[:, 0].tolist(), strict=True))
+        finals = dict(zip(rollout.final_index.tolist(), rollout.final_views.symbols[:, 0].tolist(), strict=True))
         for t, env in product(range(7), range(3)):
             if rollout.ages[t, env] == 0 and t > 0:
-                running[env] = [0.0, 1.0, float(before[rollout.observations[t, env, 0]])]
+                running[env] = [0.0, 1.0, float(before[rollout.views.symbols[t, env, 0]])]
             total, discount, first = running[env]
             running[env] = [total + discount * paid[t, env], discount * GAMMA, first]
             if t * 3 + env in finals:

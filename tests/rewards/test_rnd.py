@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import RunningMoments, next_observations
+from bkrl.rewards.novelty import RunningMoments
 from bkrl.rewards.rnd import RND
+from tests.potentials.rollouts import rollout_of
 
 
 def rollout(observations: np.ndarray, final: dict[int, np.ndarray] | None = None) -> Rollout:
@@ -18,7 +19,7 @@ def rollout(observations: np.ndarray, final: dict[int, np.ndarray] | None = None
     ended = np.zeros((T, N), bool)
     ended.reshape(-1)[list(final)] = True
     shape = observations.shape[2:]
-    return Rollout(
+    return rollout_of(
         horizon=0,
         observations=observations,
         actions=np.zeros((T, N), np.int64),
@@ -82,7 +83,7 @@ def test_repeats_weigh_as_often_as_they_came(device: torch.device) -> None:
     stream.loss(index).backward()
     found = [parameter.grad.clone() for parameter in stream.parameters()]
     stream.predictor.zero_grad()
-    steps = next_observations(record).reshape(64, 7, 7, 3)[index[:20].cpu().numpy()]
+    steps = record.following().reshape(64, 7, 7, 3)[index[:20].cpu().numpy()]
     inputs = stream.normalised(steps)
     naive = torch.stack([(stream.predictor(x[None]) - stream.target(x[None])).square().mean() for x in inputs]).mean()
     naive.backward()
@@ -110,7 +111,7 @@ def test_scores_the_next_observation_and_the_true_last_one() -> None:
     observations = np.repeat(views(rng, 0, 2), 5, axis=0)
     strange = rng.integers(0, 6, (7, 7, 3)).astype(np.uint8)
     record = rollout(observations, {3: strange})
-    following = next_observations(record)
+    following = record.following()
     assert np.array_equal(following[1, 1], strange)
     assert np.array_equal(following[0], observations[1])
     stream = RND((7, 7, 3), 2, seed=1, update_proportion=1.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bkrl.data.windows import Rollout, Windows
 from bkrl.rewards.shaped import PotentialOfRollout, ShapedReward
 from bkrl.rewards.shaping import shaping_rewards
-from tests.potentials.rollouts import HashPotential, random_rollouts
+from tests.potentials.rollouts import HashPotential, history, random_rollouts
 
 STRUCTURES = given(
     seed=st.integers(0, 2**31),
@@ -24,19 +24,19 @@ STRUCTURES = given(
 
 def naive_phi(potential: HashPotential, rollout: Rollout, t: int, n: int, final: np.ndarray | None = None) -> float:
     """Φ of one window, put together by hand from the definition."""
-    H = potential.horizon
+    H = potential.reads.horizon
     rows = []
     age = int(rollout.ages[t, n])
     for back in range(age, -1, -1):
-        rows.append((rollout.observations[rollout.horizon + t - back, n], rollout.actions, back))
+        rows.append((history(rollout)[0][len(rollout.past) + t - back, n], rollout.actions, back))
     observations = [row for row, _, back in rows if back <= H]
-    actions = [int(rollout.actions[rollout.horizon + t - back, n]) for back in range(min(age, H), 0, -1)]
+    actions = [int(history(rollout)[1][len(rollout.past) + t - back, n]) for back in range(min(age, H), 0, -1)]
     if final is not None:
         observations.append(final)
-        actions.append(int(rollout.actions[rollout.horizon + t, n]))
+        actions.append(int(rollout.actions[t, n]))
     observations, actions = observations[-(H + 1) :], actions[len(actions) - min(H, len(actions)) :]
     missing = H + 1 - len(observations)
-    window = Windows(
+    window = Windows.of(
         np.stack([np.zeros_like(observations[0])] * missing + observations)[None],
         np.array([[0] * missing + actions], np.int64).reshape(1, H),
         np.array([[False] * missing + [True] * len(observations)]),
@@ -50,7 +50,7 @@ def test_shaping_is_the_definition_step_by_step(seed, horizon, steps, worlds, en
     for rollout in _known_history(random_rollouts(seed, horizon, steps, worlds, end_rate)):
         stream = ShapedReward(potential, gamma)
         got = stream.rewards(rollout) - rollout.rewards
-        finals = dict(zip(rollout.final_index.tolist(), rollout.final_observations, strict=True))
+        finals = dict(zip(rollout.final_index.tolist(), rollout.final_views.symbols, strict=True))
         for t in range(steps):
             for n in range(worlds):
                 here = naive_phi(potential, rollout, t, n)
@@ -159,7 +159,7 @@ def test_exact_shaping_under_gae_is_a_critic_started_at_phi():
 
 def _known_history(rollouts: list[Rollout]) -> list[Rollout]:
     """Only rollouts whose history rows reach back to every running episode's window."""
-    return [rollout for rollout in rollouts if (rollout.ages[0] <= rollout.horizon).all()] or rollouts[:1]
+    return [rollout for rollout in rollouts if (rollout.ages[0] <= len(rollout.past)).all()] or rollouts[:1]
 
 
 def test_streams_pay_the_same_as_with_every_final_window_evaluated():

@@ -12,7 +12,7 @@ import torch
 
 from bkrl.agents.networks import ActorCritic
 from bkrl.core.config import PPOConfig
-from bkrl.data.windows import Windows
+from bkrl.data.windows import Reads, Windows
 from bkrl.envs import make_vec
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.ppo import PPO
@@ -36,7 +36,7 @@ class Places(ActorCritic):
 
 
 class OfThePlace:
-    horizon = 0
+    reads = Reads(0)
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values.astype(np.float32)

@@ -24,9 +24,9 @@ def transitions_of(rollout: Rollout, horizon: int) -> Transitions:
     views[at], actions[at], valid[at] = finals.observations, finals.actions, finals.valid
     return Transitions(
         rollout.windows(horizon, 0, T - 1),
-        rollout.actions[rollout.horizon :].ravel(),
+        rollout.actions.ravel(),
         rollout.rewards.ravel(),
-        Windows(views, actions, valid),
+        Windows.of(views, actions, valid),
         rollout.terminated.ravel(),
     )
 

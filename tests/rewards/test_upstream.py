@@ -12,8 +12,7 @@ from bkrl.agents.networks import ActorCritic
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import NumberedWindows, number, number_rollout
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs import make_vec, toy
 from bkrl.inspect import certificate
 from bkrl.learn.ppo import PPO
@@ -36,7 +35,7 @@ from bkrl.rewards.upstream import (
 )
 from tests.experience import write_dataset
 from tests.learn.agents import agent_of
-from tests.potentials.rollouts import HashPotential, random_rollouts
+from tests.potentials.rollouts import HashPotential, history, random_rollouts, rollout_of
 
 
 def one_world(ages: list[int], terminated: list[int] = (), truncated: list[int] = ()) -> Rollout:  # type: ignore[assignment]
@@ -46,7 +45,7 @@ def one_world(ages: list[int], terminated: list[int] = (), truncated: list[int] 
     ends[0, list(terminated)] = True
     ends[1, list(truncated)] = True
     index = np.flatnonzero(ends.any(axis=0))
-    return Rollout(
+    return rollout_of(
         0,
         np.zeros((steps + 1, 1, 1), np.uint8),
         np.zeros((steps, 1), np.int64),
@@ -180,12 +179,12 @@ def test_b9_a_critic_that_does_not_see_what_phi_sees_takes_it_for_noise():
 EMPTY, S0, S1, S2 = 0, 10, 11, 12  # observations of one number
 
 
-def window(*rows: int, actions: tuple[int, ...], valid: tuple[int, ...]) -> NumberedWindows:
-    return number(Windows(np.array([rows], np.uint8)[..., None], np.array([actions]), np.array([valid], bool)))
+def window(*rows: int, actions: tuple[int, ...], valid: tuple[int, ...]) -> Windows:
+    return Windows.of(np.array([rows], np.uint8)[..., None], np.array([actions]), np.array([valid], bool)).numbered()
 
 
-def seen(windows: NumberedWindows) -> list[tuple[list[int], list[int], list[bool]]]:
-    plain = windows.windows()
+def seen(windows: Windows) -> list[tuple[list[int], list[int], list[bool]]]:
+    plain = windows
     return [
         (o[:, 0].tolist(), a.tolist(), v.tolist())
         for o, a, v in zip(plain.observations, plain.actions, plain.valid, strict=True)
@@ -208,7 +207,7 @@ def young_and_old() -> Rollout:
     world 1.
     """
     observations = np.array([[19, 38], [20, 39], [21, 40], [30, 41], [31, 42]], np.uint8)[..., None]
-    return Rollout(
+    return rollout_of(
         2,
         observations,
         np.array([[7, 7], [8, 8], [1, 3], [2, 4]]),
@@ -224,7 +223,7 @@ def young_and_old() -> Rollout:
 def test_b8_fills_a_new_episode_with_its_first_observation_and_action():
     rollout = young_and_old()
     full = [True] * 3
-    assert seen(filled(number_rollout(rollout, 2), rollout)) == [
+    assert seen(filled(rollout.numbered_windows(2), rollout)) == [
         ([19, 20, 21], [7, 8], full),  # world 0, row 0: an old episode
         ([40, 40, 40], [3, 3], full),  # world 1, row 0: s_0 thrice, and twice the action 3, about to be taken
         ([30, 30, 30], [2, 2], full),  # world 0, row 1: a new episode, about to do 2
@@ -237,17 +236,17 @@ def test_b8_fills_a_new_episode_with_its_first_observation_and_action():
 
 def test_b5_reads_the_clock_of_the_last_world():
     rollout = young_and_old()
-    clocks = [valid for _, _, valid in seen(one_clock(number_rollout(rollout, 2), rollout))]
+    clocks = [valid for _, _, valid in seen(one_clock(rollout.numbered_windows(2), rollout))]
     young, middle, old = [False, False, True], [False, True, True], [True, True, True]
     # world 1 is 0, 1 and 2 actions old at rows 0, 1 and 2; world 0 in truth is 5, 0 and 1
     assert clocks == [young, young, middle, middle, old, old, middle]
-    own = [valid for _, _, valid in seen(number_rollout(rollout, 2))]
+    own = [valid for _, _, valid in seen(rollout.numbered_windows(2))]
     assert own == [old, young, young, middle, middle, old, old]
     assert clocks[1::2][:3] == own[1::2][:3]  # the last world keeps its own
     rows = [
-        (observations, actions) for observations, actions, _ in seen(one_clock(number_rollout(rollout, 2), rollout))
+        (observations, actions) for observations, actions, _ in seen(one_clock(rollout.numbered_windows(2), rollout))
     ]
-    assert rows == [(observations, actions) for observations, actions, _ in seen(number_rollout(rollout, 2))]
+    assert rows == [(observations, actions) for observations, actions, _ in seen(rollout.numbered_windows(2))]
 
 
 @pytest.mark.parametrize(("defects", "changed"), [("b4", [0, 1]), ("b5", [0]), ("b8", [0, 1]), ("b5 b8", [0, 1])])
@@ -257,10 +256,10 @@ def test_the_stream_shows_phi_the_spoilt_windows(defects, changed):
     stream = PublishedReward(HashPotential(2), 0.99, frozenset(defects.split()))
     phi, final = stream.potentials(rollout)
     assert np.flatnonzero((phi != right).any(axis=0)).tolist() == changed
-    windows = number_rollout(rollout, 2)
+    windows = rollout.numbered_windows(2)
     spoil = {"b4": blind, "b5": lambda w: one_clock(w, rollout), "b8": lambda w: filled(w, rollout)}
     # full windows leave no clock to be wrong about
-    expected = HashPotential(2)(spoil[defects.split()[-1]](windows).windows())
+    expected = HashPotential(2)(spoil[defects.split()[-1]](windows))
     np.testing.assert_array_equal(np.concatenate([phi.ravel(), final]), expected)
 
 
@@ -282,7 +281,7 @@ def program(returned: str, defects: str) -> Scaled:
 def test_b1_divides_what_a_program_sees():
     # one view: a ball (6), a wall (2), two unseen cells; colours 5 and 0; states 0 and 3
     view = np.array([[[6, 5, 0], [2, 0, 3]], [[0, 0, 0], [0, 0, 0]]], np.uint8)
-    windows = Windows(np.stack([view, view])[None], np.array([[1]]), np.ones((1, 2), bool))
+    windows = Windows.of(np.stack([view, view])[None], np.array([[1]]), np.ones((1, 2), bool))
     for returned, right, divided in [
         ("balls", 1, 0),  # 6 / 10 is no 6
         ("unseen", 2, 2),  # 0 / 10 is a 0
@@ -293,14 +292,14 @@ def test_b1_divides_what_a_program_sees():
     ]:
         for defects, expected in (("", right), ("b1", divided)):
             potential = program(returned, defects)
-            assert potential.raw(number(windows))[0] == pytest.approx(expected), (returned, defects)
+            assert potential.raw(windows.numbered())[0] == pytest.approx(expected), (returned, defects)
             potential.close()
 
 
 def test_b30_jumps_at_a_threshold():
     class Similarity(GoalRaw):
         def __init__(self):
-            self.horizon = 0
+            self.reads = Reads(0)
 
         def similarity(self, windows, moments=None):
             return np.array([0.2, 0.85, 0.86, 1.0])
@@ -309,7 +308,7 @@ def test_b30_jumps_at_a_threshold():
     sharp = with_defects(whole, frozenset({"b30"}))
     # 0 up to 0.85, the similarity itself above; on the scale that ends in 0
     values = sharp.raw(
-        number(Windows(np.zeros((4, 1, 1), np.uint8), np.zeros((4, 0), np.int64), np.ones((4, 1), bool)))
+        Windows.of(np.zeros((4, 1, 1), np.uint8), np.zeros((4, 0), np.int64), np.ones((4, 1), bool)).numbered()
     )
     assert values.tolist() == [0.0, 0.0, 0.86, 1.0]
     np.testing.assert_allclose(sharp.artefact.scale(values), [-1, -1, -0.14, 0], atol=1e-6)
@@ -328,7 +327,7 @@ def published_loop(
     the potentials, with the carried row before them, go through a discounting filter; the variance of everything that
     ever came out of it (with a prior of mean 0, variance 1 and weight 1e-4) divides them; then differences are taken.
     """
-    H, N = potential.horizon, rollouts[0].num_envs
+    H, N = potential.reads.horizon, rollouts[0].num_envs
     states: list[list[np.ndarray]] = [[] for _ in range(N)]
     actions: list[list[int]] = [[] for _ in range(N)]
     carried = [0.0] * N
@@ -346,20 +345,20 @@ def published_loop(
 
     def value(n: int) -> float:
         shown = [*states[n][:-1], states[n][-2]] if preference else states[n]
-        w = Windows(np.stack(shown)[None], np.array([actions[n]], np.int64).reshape(1, H), np.ones((1, H + 1), bool))
+        w = Windows.of(np.stack(shown)[None], np.array([actions[n]], np.int64).reshape(1, H), np.ones((1, H + 1), bool))
         return float(potential(w)[0])
 
     first = rollouts[0]
     for row in range(H):  # what came before the first rollout; the record begins with an episode's beginning
         for n in range(N):
-            see(n, row, first.observations[row, n], int(first.actions[row, n]), int(first.actions[row - 1, n]))
+            see(n, row, first.past[row, n], int(first.past_actions[row, n]), int(first.past_actions[row - 1, n]))
     for rollout in rollouts:
         line = [list(carried)]
         for t in range(rollout.num_steps):
             for n in range(N):
-                row = H + t
-                before = int(rollout.actions[row - 1, n]) if row else 0
-                see(n, int(rollout.ages[t, n]), rollout.observations[row, n], int(rollout.actions[row, n]), before)
+                shown, acted = rollout.views.symbols[t, n], history(rollout)[1][:, n]
+                before = int(acted[H + t - 1]) if H + t else 0
+                see(n, int(rollout.ages[t, n]), shown, int(acted[H + t]), before)
             line.append([value(n) for n in range(N)])
         for values in line:
             for n in range(N):
@@ -499,17 +498,17 @@ def test_the_constant_probe_finds(replayed, defects):
 def test_exchanging_worlds_finds_b5(replayed):
     class OneClock(HashPotential):
         def __call__(self, windows: Windows) -> np.ndarray:
-            if len(windows) != replayed[0].actions[2:].size:
+            if len(windows) != replayed[0].ages.size:
                 return super().__call__(windows)
             worlds = replayed[0].num_envs
             valid = windows.valid.reshape(-1, worlds, 4)
             shared = np.broadcast_to(valid[:, -1:], valid.shape).reshape(-1, 4)
-            return super().__call__(Windows(windows.observations, windows.actions, shared))
+            return super().__call__(Windows.of(windows.observations, windows.actions, shared))
 
-    windows = number_rollout(replayed[0], 3)
+    windows = replayed[0].numbered_windows(3)
     rows = replayed[0].ages.size
     assert certificate.no_leak(HashPotential(3), replayed[0], 0).passed
-    spoilt_rows = HashPotential(3)(one_clock(windows, replayed[0]).windows())[:rows]
+    spoilt_rows = HashPotential(3)(one_clock(windows, replayed[0]))[:rows]
     np.testing.assert_array_equal(OneClock(3)(replayed[0].windows(3)), spoilt_rows)
     assert not certificate.no_leak(OneClock(3), replayed[0], 0).passed
 
@@ -517,7 +516,7 @@ def test_exchanging_worlds_finds_b5(replayed):
 def test_changing_the_present_finds_b4(dataset):
     class Blind(HashPotential):
         def __call__(self, windows: Windows) -> np.ndarray:
-            return super().__call__(blind(number(windows)).windows())
+            return super().__call__(blind(windows.numbered()))
 
     sample = dataset.windows(np.arange(40), 3)
     assert certificate.present(HashPotential(3), sample, 0).passed
@@ -530,7 +529,7 @@ def test_dividing_units_finds_b1(tmp_path):
     write_dataset(tmp_path / "run", lengths=[5, 6], shape=(2, 2, 3))
     sample = Dataset.open(tmp_path / "run").windows(np.arange(11), 1)
     views = np.random.default_rng(0).integers(1, 9, sample.observations.shape).astype(np.uint8)
-    sample = Windows(views, sample.actions, sample.valid)
+    sample = Windows.of(views, sample.actions, sample.valid)
     for defects, holds in (("", True), ("b1", False)):
         potential = program("balls * 20.0", defects)
         assert certificate.units(potential, sample).passed == holds

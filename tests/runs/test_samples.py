@@ -82,7 +82,7 @@ def test_a_sample_is_a_whole_run_that_says_who_labelled(name):
     assert sample.manifest["argv"][:2] == ["bkrl", "train-rm"]
     data = Dataset.open(Path("sample:data-" + name.rpartition("-")[2]))
     potential = load_potential(Path(name))
-    phi = potential(data.windows(np.arange(200), potential.horizon))
+    phi = potential(data.windows(np.arange(200), potential.reads.horizon))
     potential.close()
     assert np.ptp(phi) > 0
 

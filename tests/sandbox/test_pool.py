@@ -13,7 +13,7 @@ import pytest
 
 from bkrl.core.errors import BkrlError, RunFailed
 from bkrl.data.windows import Windows
-from bkrl.sandbox.pool import Sandbox, as_they_come, probation
+from bkrl.sandbox.pool import Sandbox, probation
 from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, ProgramRejected, Worker
 from tests.potentials.corpus import CORPUS, FINE, Program, body
 
@@ -26,7 +26,7 @@ KINDS = {"raised": "E", "timeout": "T", "killed": "K", "returned": "R", "probati
 
 def windows(count: int = 40, seed: int = 0) -> Windows:
     rng = np.random.default_rng(seed)
-    return Windows(
+    return Windows.of(
         rng.integers(0, 11, (count, 3, 4)).astype(np.uint8), rng.integers(0, 7, (count, 2)), np.ones((count, 3), bool)
     )
 
@@ -177,7 +177,7 @@ def test_components_that_some_windows_lack_or_that_change_places_keep_their_name
         batch.observations[part * CHUNK : (part + 1) * CHUNK, -1, 0] = part + 1
     with Sandbox(source, (4,), 2) as program:
         for _ in range(2):
-            values, components = program.evaluate_numbered(as_they_come(batch))
+            values, components = program.evaluate_numbered(batch)
             assert list(components) == ["first", "second"]
             np.testing.assert_array_equal(components["second"], values + 1)
             np.testing.assert_array_equal(components["first"][: 2 * CHUNK], values[: 2 * CHUNK])

@@ -63,7 +63,7 @@ def opened(phi: Path) -> tuple[Scaled, Windows, Any]:
     """A certified potential, windows of the sample and its values of these, which are the same one by one."""
     assert read_json(phi / "certificate.json")["passed"]
     potential = read_potential(phi)
-    windows = Dataset.open(DATA).windows(np.arange(0, 2000, 7), potential.horizon)
+    windows = Dataset.open(DATA).windows(np.arange(0, 2000, 7), potential.reads.horizon)
     values = potential(windows)
     one_by_one = np.concatenate([potential(windows[row : row + 1]) for row in range(0, len(windows), 20)])
     assert np.array_equal(values[::20], one_by_one)
@@ -91,7 +91,7 @@ def test_a_preference_potential_reads_the_memory(preferred: Path) -> None:
     potential, windows, values = opened(preferred)
     nothing = potential(replace(windows, memory=np.zeros_like(windows.memory)))
     assert nothing.mean() < values.mean() - 0.05
-    other = replace(windows, observations=np.roll(windows.observations, 1, axis=0))
+    other = windows.showing(np.roll(windows.observations, 1, axis=0))
     assert (potential(other) != values).any()
     with pytest.raises(InputError, match="reads the memory of episodes"):
         potential(replace(windows, memory=None))
@@ -165,7 +165,7 @@ def test_it_says_what_it_reads_and_is_certified(phi: Path) -> None:
 
 def test_only_the_memory_matters_to_it_and_a_first_time_is_worth_more(phi: Path) -> None:
     potential, data = load_potential(phi), Dataset.open(DATA)
-    windows = data.windows(np.arange(0, 2000, 7), potential.horizon)
+    windows = data.windows(np.arange(0, 2000, 7), potential.reads.horizon)
     values = potential(windows)
     other = potential(replace(windows, memory=np.zeros_like(windows.memory)))
     assert (other == -1).all()
@@ -211,14 +211,14 @@ def test_a_rollout_remembers_what_a_record_of_it_says(phi: Path, tmp_path: Path)
         final = dict(zip(r.final_index.tolist(), range(len(r.final_index)), strict=True))
         for t in range(r.num_steps):
             for n in range(8):
-                views[n].append(r.observations[r.horizon + t, n].copy()), acts[n].append(r.actions[r.horizon + t, n])
+                views[n].append(r.views.symbols[t, n].copy()), acts[n].append(r.actions[t, n])
                 found = fold(memory, np.array(views[n]), np.array(acts[n]), np.zeros(1, np.int64))
-                assert np.array_equal(found[-1], r.memory[t, n])
-                assert np.array_equal(made.collector.views.memory[t, n], r.memory[t, n])
+                assert np.array_equal(found[-1], r.views.memory[t, n])
+                assert np.array_equal(made.collector.views.memory[t, n], r.views.memory[t, n])
                 if (place := final.get(t * 8 + n)) is not None:
-                    views[n].append(r.final_observations[place].copy()), acts[n].append(0)
+                    views[n].append(r.final_views.symbols[place].copy()), acts[n].append(0)
                     found = fold(memory, np.array(views[n]), np.array(acts[n]), np.zeros(1, np.int64))
-                    assert np.array_equal(found[-1], r.final_memory[place])
+                    assert np.array_equal(found[-1], r.final_views.memory[place])
                     views[n], acts[n], ends = [], [], ends + 1
     assert ends > 8
     made.close()
@@ -237,8 +237,8 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(phi: Path, tmp_path: Pat
     again.restore(Saved(arrays, dict(kept.counters), kept.exact))
     for made in (whole, again):
         made.iterate()
-    assert np.array_equal(whole.collector.rollout.memory, again.collector.rollout.memory)
-    assert whole.collector.rollout.memory.any()
+    assert np.array_equal(whole.collector.rollout.views.memory, again.collector.rollout.views.memory)
+    assert whole.collector.rollout.views.memory.any()
     assert torch.equal(whole.rewards, again.rewards)
     for one, other in zip(whole.parameters, again.parameters, strict=True):
         assert torch.equal(one, other)
@@ -252,8 +252,8 @@ def test_progress_pays_what_phi_has_grown_by_and_nothing_for_waiting(phi: Path, 
         made.iterate()
         r = made.collector.rollout
         weight = 0.8 * (1 - iteration * 256 / 1024)
-        values = potential(r.windows(potential.horizon)).reshape(33, 8)
-        last = potential(r.final_windows(potential.horizon))
+        values = potential(r.windows(potential.reads.horizon)).reshape(33, 8)
+        last = potential(r.final_windows(potential.reads.horizon))
         final = dict(zip(r.final_index.tolist(), last.tolist(), strict=True))
         for t in range(32):
             for n in range(8):

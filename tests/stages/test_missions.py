@@ -14,7 +14,6 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
-from bkrl.data.windows import Rollout
 from bkrl.envs.babyai import runs_natively
 from bkrl.envs.babyai.constants import COLOR_NAMES
 from bkrl.envs.babyai.grammar import read_mission
@@ -25,6 +24,7 @@ from bkrl.potentials import load_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.protocol import Scaled
 from bkrl.stages import collect, label, train_rm, train_rs
+from tests.potentials.rollouts import rollout_of
 
 ENV = "BabyAI-GoToLocal-v0@max_steps=40"
 NUM = {"code": 3, "goal": 150, "pref": 400}
@@ -66,7 +66,7 @@ def faced(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
 def ordering(phi: Scaled, data: Dataset) -> float:
     """How often Φ is higher where the right object is faced than where a wrong one is; ties count half."""
     rows, right = faced(data)
-    values = phi(data.windows(rows, phi.horizon))
+    values = phi(data.windows(rows, phi.reads.horizon))
     ours, others = values[right][:, None], values[~right][None]
     return float(((ours > others) + 0.5 * (ours == others)).mean())
 
@@ -76,13 +76,13 @@ def test_with_the_mission_the_right_object_is_told_from_a_wrong_one(folder: Path
     data = Dataset.open(folder / "data")
     aware, blind = (load_potential(potential(folder, variant, with_mission)) for with_mission in (True, False))
     rows, _ = faced(data)
-    windows = data.windows(rows, aware.horizon)
+    windows = data.windows(rows, aware.reads.horizon)
     assert ordering(aware, data) > 0.9
     assert ordering(blind, data) < 0.7
     # The same moment under two missions: Φ without the mission cannot tell them apart, whatever it was made from.
     other = replace(windows, missions=np.roll(windows.missions, 1))  # type: ignore[arg-type]
     assert (aware(windows) != aware(other)).mean() > 0.2
-    short = data.windows(rows, blind.horizon)
+    short = data.windows(rows, blind.reads.horizon)
     assert np.array_equal(blind(short), blind(replace(short, missions=other.missions)))
     assert np.array_equal(blind(short), blind(replace(short, missions=None)))
     for phi in (aware, blind):
@@ -112,9 +112,9 @@ def test_the_whole_chain_runs_and_says_what_it_reads(folder: Path, tmp_path: Pat
 @pytest.mark.parametrize("control", ["random", "shuffled", "zero"])
 def test_controls_of_labels_with_missions_read_them_too(folder: Path, control: Any) -> None:
     phi = load_potential(potential(folder, "pref", control=control))
-    assert phi.reads_missions == (control != "zero")
+    assert phi.reads.mission == (control != "zero")
     data = Dataset.open(folder / "data")
-    windows = data.windows(faced(data)[0], phi.horizon)
+    windows = data.windows(faced(data)[0], phi.reads.horizon)
     other = phi(replace(windows, missions=np.roll(windows.missions, 1)))  # type: ignore[arg-type]
     assert (phi(windows) != other).any() == (control != "zero")
 
@@ -123,10 +123,10 @@ def test_controls_of_labels_with_missions_read_them_too(folder: Path, control: A
 def test_phi_of_a_rollout_is_that_of_its_windows_with_their_missions(folder: Path, variant: str) -> None:
     data = Dataset.open(folder / "data")
     phi = load_potential(potential(folder, variant))
-    T, N, H = 6, 4, phi.horizon
+    T, N, H = 6, 4, phi.reads.horizon
     first = data.first_row[:N]
     rows = first + np.arange(H + T + 1)[:, None]
-    rollout = Rollout(
+    rollout = rollout_of(
         horizon=H,
         observations=data.observations[rows],
         actions=np.maximum(data.actions[rows[:-1]], 0),
@@ -142,7 +142,7 @@ def test_phi_of_a_rollout_is_that_of_its_windows_with_their_missions(folder: Pat
     apart = [phi(rollout.windows(H)), phi(rollout.final_windows(H))]
     assert np.array_equal(values, np.concatenate(apart))
     with pytest.raises(InputError, match="reads the mission"):
-        phi.of_rollout(replace(rollout, missions=None))
+        phi.of_rollout(replace(rollout, views=replace(rollout.views, mission=None)))
     phi.close()
 
 

@@ -149,7 +149,7 @@ def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path,
     potential = load_potential(result.path)
     dataset = Dataset.open(data)
     rows = np.arange(0, 400)
-    phi = potential(dataset.windows(rows, potential.horizon))
+    phi = potential(dataset.windows(rows, potential.reads.horizon))
     assert phi.dtype == np.float32
     assert phi.min() >= -1
     assert phi.max() <= 0
@@ -186,7 +186,7 @@ def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(
     }
     real, same = (load_potential(made.path) for made in runs.values())
     dataset = Dataset.open(data)
-    assert not same(dataset.windows(np.arange(100), same.horizon)).any()  # Φ = 0
+    assert not same(dataset.windows(np.arange(100), same.reads.horizon)).any()  # Φ = 0
     psis = [advice.load(one.artefact.folder, one.artefact.settings) for one in (real, same)]
     views = torch.from_numpy(dataset.observations)
     mean = psis[0](views).mean(0)
@@ -207,10 +207,10 @@ def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant
     whole, state, rest = (load_potential(one.path) for one in made.values())
     dataset = Dataset.open(data)
     rows = np.arange(0, len(dataset.actions), 3)
-    windows = dataset.windows(rows, whole.horizon)
+    windows = dataset.windows(rows, whole.reads.horizon)
     phi, of_state = whole(windows), state(windows)
     np.testing.assert_allclose(of_state + 2 * (rest(windows) + 0.5), phi, atol=1e-6)  # --shaping-coef, --shaping-shift
-    assert state.horizon == 0
+    assert state.reads.horizon == 0
     alone = [float(state(dataset.windows(rows[i : i + 1], 0))[0]) for i in range(60)]
     assert alone == of_state[:60].tolist()  # whatever was before, in whatever batch
     views = dataset.observations[rows, 0]
@@ -281,7 +281,7 @@ def test_a_potential_that_orders_badly_is_warned_of_and_the_certificate_is_no_pr
 def test_a_control_sees_as_far_back_as_what_it_stands_for(labelled, tmp_path, control):
     """Segments of the labels are 3 actions long, not 5."""
     result = run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "rm", control=control), Reporter())
-    assert load_potential(result.path).horizon == 3
+    assert load_potential(result.path).reads.horizon == 3
 
 
 def test_the_same_command_gives_the_same_potential(labelled, tmp_path):

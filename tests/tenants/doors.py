@@ -18,6 +18,7 @@ from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.envs import make_vec, world
 from bkrl.learn.ppo import PPO
+from bkrl.rewards.streams import RewardStream
 
 LENGTH = 7
 
@@ -78,19 +79,16 @@ class DoorsAgent(NetworkAgent):
 
 
 @dataclass
-class Reached:
+class Reached(RewardStream):
     """A reward stream: 1 for a step that leads to the goal."""
 
     gamma: float
     name: str = "goals"
     coef: float = 1.0
     episodic: bool = True
-    horizon: int = 0
 
     def rewards(self, rollout):
-        after = rollout.observations[1:, :, 0].copy()
-        after.reshape(-1)[rollout.final_index] = rollout.final_observations[:, 0]
-        return (after == rollout.views.goal[:-1]).astype(np.float32)
+        return (rollout.following()[:, :, 0] == rollout.views.goal[:-1]).astype(np.float32)
 
 
 @dataclass(frozen=True)

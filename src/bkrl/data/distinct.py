@@ -8,14 +8,12 @@ as without, and sums of gradients are the same sums, in another order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper, kernel
-from bkrl.data.windows import Rollout, Windows
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -97,100 +95,11 @@ class Seen:
         return places, new[:found]
 
 
-@dataclass(frozen=True)
-class NumberedWindows:
-    """B windows as numbers of M distinct views.
-
-    Attributes:
-        views: (M, *obs_shape) uint8, distinct.
-        index: (B, H+1) which view stands where (an all-zero view where not valid).
-        actions: (B, H) int64.
-        valid: (B, H+1) bool.
-        missions, memory: (B,) objects and (B, M) uint8, see `Windows`.
-    """
-
-    views: NDArray[np.uint8]
-    index: NDArray[np.int64]
-    actions: NDArray[np.int64]
-    valid: NDArray[np.bool_]
-    missions: NDArray[np.object_] | None = None
-    memory: NDArray[np.uint8] | None = None
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def distinct(self) -> tuple[NumberedWindows, NDArray[np.int64]]:
-        """The distinct windows, and for each of the B its place among them."""
-        told: list[NDArray[Any]] = [] if self.missions is None else [numbered(self.missions)[0][:, None]]
-        told += [] if self.memory is None else [self.memory]
-        key = np.concatenate([self.index, self.actions, self.valid, *told], axis=1, dtype=np.int32)
-        first, inverse = distinct_rows(key)
-        return self[first], inverse
-
-    def __getitem__(self, rows: Any) -> NumberedWindows:
-        """Some of the windows, all of the views."""
-        missions = None if self.missions is None else self.missions[rows]
-        memory = None if self.memory is None else self.memory[rows]
-        return NumberedWindows(self.views, self.index[rows], self.actions[rows], self.valid[rows], missions, memory)
-
-    def windows(self) -> Windows:
-        """The same as plain windows."""
-        return Windows(self.views[self.index], self.actions, self.valid, self.missions, self.memory)
-
-
 def numbered(texts: NDArray[np.object_]) -> tuple[NDArray[np.int64], list[str]]:
     """(B,) texts as numbers of the distinct ones, and these in the order in which they are first met."""
     places: dict[str, int] = {}
     numbers = [places.setdefault(text, len(places)) for text in texts.tolist()]
     return np.array(numbers, np.int64), list(places)
-
-
-def number(windows: Windows) -> NumberedWindows:
-    """Number the views of plain windows."""
-    count, rows = windows.valid.shape
-    views = windows.observations.reshape(count * rows, *windows.observations.shape[2:])
-    first, inverse = distinct_rows(views)
-    index = inverse.reshape(count, rows)
-    return NumberedWindows(views[first], index, windows.actions, windows.valid, windows.missions, windows.memory)
-
-
-def number_rollout(rollout: Rollout, horizon: int, first: int = 0) -> NumberedWindows:
-    """The windows at rows `first`..T of every world, in (row, world) order, and then those of the final observations.
-
-    Equal to `rollout.windows(horizon, first)` followed by `rollout.final_windows(horizon)`, without copying a history.
-    """
-    steps, envs, kept = rollout.num_steps, rollout.num_envs, rollout.horizon
-    if horizon > kept:
-        raise ValueError(f"the rollout keeps {kept} rows of history, {horizon} were asked for")
-    shape = rollout.observations.shape[2:]
-    base = kept - horizon
-    rows = rollout.observations[base:].reshape(-1, *shape)
-    blank = np.zeros((1, *shape), np.uint8)
-    everything = np.concatenate([rows, rollout.final_observations.reshape(-1, *shape), blank])
-    chosen, numbers = distinct_rows(everything)
-    offsets = np.arange(-horizon, 1)
-    t, n = np.divmod(np.arange(first * envs, (steps + 1) * envs), envs)
-    missions = None if rollout.missions is None else rollout.missions[t, n]
-    memory = None if rollout.memory is None else rollout.memory[t, n]
-    valid = rollout.ages[t, n][:, None] >= -offsets
-    place = np.where(valid, (horizon + t[:, None] + offsets) * envs + n[:, None], len(everything) - 1)
-    past = np.where(valid[:, :-1], t[:, None] + offsets[:-1] + kept, 0)
-    actions = np.where(valid[:, :-1], rollout.actions[past, n[:, None]], 0)
-    if len(rollout.final_index):
-        t, n = np.divmod(rollout.final_index, envs)
-        # one action further on: what was the present is the last of the past
-        was = rollout.ages[t, n][:, None] >= -offsets[1:]
-        before = np.where(was, (horizon + t[:, None] + offsets[1:]) * envs + n[:, None], len(everything) - 1)
-        last = len(rows) + np.arange(len(t))[:, None]
-        place = np.concatenate([place, np.concatenate([before, last], 1)])
-        past = np.where(was, t[:, None] + offsets[1:] + kept, 0)
-        actions = np.concatenate([actions, np.where(was, rollout.actions[past, n[:, None]], 0)])
-        valid = np.concatenate([valid, np.concatenate([was, np.ones((len(t), 1), bool)], 1)])
-        if missions is not None and rollout.missions is not None:
-            missions = np.concatenate([missions, rollout.missions[t, n]])
-        if memory is not None and rollout.final_memory is not None:
-            memory = np.concatenate([memory, rollout.final_memory])
-    return NumberedWindows(everything[chosen], numbers[place], actions, valid, missions, memory)
 
 
 def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:

@@ -60,7 +60,7 @@ class Views:
 
     def flat(self) -> Views:
         """(T, N) rows as (T * N,) rows."""
-        return Views(*(a if a is None else a.reshape(-1, *a.shape[2:]) for a in self.arrays()))  # type: ignore[arg-type]
+        return Views(*(a if a is None else a.reshape(a.shape[0] * a.shape[1], *a.shape[2:]) for a in self.arrays()))  # type: ignore[arg-type]
 
     @staticmethod
     def joined(parts: Sequence[Views]) -> Views:

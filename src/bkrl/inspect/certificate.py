@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
+from bkrl.data.views import Views
 from bkrl.data.windows import Rollout, Windows
 from bkrl.envs import toy
 from bkrl.potentials.protocol import Potential
@@ -87,9 +88,9 @@ class Certificate:
 
 def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int = 6, steps: int = 200) -> Certificate:
     """Run every check on a potential and the dataset it was built from."""
-    rollouts = replay(dataset, potential.horizon, worlds, steps, seed)
+    rollouts = replay(dataset, potential.reads.horizon, worlds, steps, seed)
     rows = _sample_rows(dataset, 3000, seed)
-    sample = dataset.windows(rows, potential.horizon)
+    sample = dataset.windows(rows, potential.reads.horizon)
     constant = bool(np.ptp(potential(sample)) == 0)
     checks = [
         telescoping(potential, rollouts, shaping_rewards),
@@ -103,8 +104,8 @@ def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int =
         flat = "Φ has one value on all sampled windows, so it depends on nothing there"
         return Certificate(checks, {"present": flat, "units": flat})
     checks.append(present(potential, sample, seed))
-    blank = replace(sample, observations=np.zeros_like(sample.observations))
-    if getattr(potential, "reads_memory", False) and np.array_equal(potential(blank), potential(sample)):
+    blank = sample.showing(np.zeros_like(sample.observations))
+    if potential.reads.memory and np.array_equal(potential(blank), potential(sample)):
         return Certificate(checks, {"units": "Φ depends on the memory of episodes, and on no observation"})
     return Certificate([*checks, units(potential, sample)])
 
@@ -183,7 +184,7 @@ def present(potential: Potential, windows: Windows, seed: int) -> Check:
     changed = windows.observations.copy()
     changed[:, -1] = windows.observations[order, -1]
     memory = None if windows.memory is None else windows.memory[order]
-    other = potential(replace(windows, observations=changed, memory=memory))
+    other = potential(replace(windows.showing(changed), memory=memory))
     share = float((other != potential(windows)).mean())
     return Check("present", share > 0.01, f"Φ changes in {share:.1%} of the windows when the present does")
 
@@ -195,7 +196,7 @@ def units(potential: Potential, windows: Windows) -> Check:
     levels = len(np.unique(raw))
     if divided is None:
         return Check("units", levels > 1, f"{levels} distinct values on raw integers")
-    other = potential(replace(windows, observations=divided))
+    other = potential(windows.showing(divided))
     share = float((raw != other).mean())
     fine = share > 0.01 and levels > 1
     return Check("units", fine, f"{levels} distinct values on raw integers; dividing them changes {share:.1%}")
@@ -234,8 +235,8 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
     terminated, truncated = np.zeros((length, worlds), bool), np.zeros((length, worlds), bool)
     finals = np.zeros((length, worlds, *shape), np.uint8)
     missions = np.full((length, worlds), "", object)
-    fields = 0 if dataset.memory is None else dataset.memory.shape[1]
-    memory, final_memory = (np.zeros((length, worlds, fields), np.uint8) for _ in range(2))
+    counts = np.zeros((len(dataset.observations), 0), np.uint8) if dataset.memory is None else dataset.memory
+    memory, final_memory = (np.zeros((length, worlds, counts.shape[1]), np.uint8) for _ in range(2))
     for n in range(worlds):
         t = 0
         while t < length:
@@ -248,32 +249,29 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
             actions[horizon + t : horizon + t + played, n] = dataset.actions[rows]
             ages[t : t + played, n] = np.arange(played)
             missions[t : t + played, n] = dataset.missions[episode]
-            if dataset.memory is not None:
-                memory[t : t + played, n] = dataset.memory[rows]
+            memory[t : t + played, n] = counts[rows]
             t += played
             if played == whole:
                 (terminated if dataset.terminated[episode] else truncated)[t - 1, n] = True
                 finals[t - 1, n] = dataset.observations[end]
-                if dataset.memory is not None:
-                    final_memory[t - 1, n] = dataset.memory[end]
+                final_memory[t - 1, n] = counts[end]
     rollouts = []
+    seen, last = Views(observations[horizon:], mission=missions, memory=memory), Views(finals, memory=final_memory)
     for start in (0, steps):
         now = slice(start, start + steps)
         ended = np.flatnonzero((terminated | truncated)[now])
         rollouts.append(
             Rollout(
-                horizon=horizon,
-                observations=observations[start : start + horizon + steps + 1],
-                actions=actions[start : start + horizon + steps],
+                views=seen[start : start + steps + 1],
+                final_views=last[now].flat()[ended],
+                final_index=ended,
+                actions=actions[horizon:][now],
                 ages=ages[start : start + steps + 1],
                 rewards=np.zeros((steps, worlds), np.float32),
                 terminated=terminated[now],
                 truncated=truncated[now],
-                final_index=ended,
-                final_observations=finals[now].reshape(-1, *shape)[ended],
-                missions=missions[start : start + steps + 1],
-                memory=memory[start : start + steps + 1],
-                final_memory=final_memory[now].reshape(steps * worlds, fields)[ended],
+                past=observations[start : start + horizon],
+                past_actions=actions[start : start + horizon],
             )
         )
     return rollouts
@@ -289,10 +287,18 @@ def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
     t, n = np.divmod(rollout.final_index, rollout.num_envs)
     index = t * rollout.num_envs + place[n]
     sort = np.argsort(index)
-    names = ("observations", "actions", "ages", "rewards", "terminated", "truncated", "missions", "memory")
-    moved = {name: getattr(rollout, name)[:, order] for name in names}
-    finals = {name: getattr(rollout, name)[sort] for name in ("final_observations", "final_memory")}
-    return replace(rollout, **moved, **finals, final_index=index[sort])
+    return Rollout(
+        views=rollout.views[:, order],
+        final_views=rollout.final_views[sort],
+        final_index=index[sort],
+        actions=rollout.actions[:, order],
+        ages=rollout.ages[:, order],
+        rewards=rollout.rewards[:, order],
+        terminated=rollout.terminated[:, order],
+        truncated=rollout.truncated[:, order],
+        past=rollout.past[:, order],
+        past_actions=rollout.past_actions[:, order],
+    )
 
 
 def _tabular(table: toy.Table, phi: NDArray[np.float64], shaping: Shaping) -> NDArray[np.float64]:
@@ -304,16 +310,18 @@ def _tabular(table: toy.Table, phi: NDArray[np.float64], shaping: Shaping) -> ND
     now = np.repeat(phi, actions)
     # after a terminal step row 1 shows the next episode's first state, which must not matter
     after = np.where(terminated[0], phi[0], phi[table.next_state.ravel()])
+    nothing = np.zeros((0, count, 1), np.uint8)
     rollout = Rollout(
-        0,
-        np.zeros((2, count, 1), np.uint8),
-        np.zeros((1, count), np.int64),
-        np.zeros((2, count), np.int32),
-        np.zeros((1, count), np.float32),
-        terminated,
-        np.zeros((1, count), bool),
-        final.astype(np.int64),
-        np.zeros((len(final), 1), np.uint8),
+        views=Views(np.zeros((2, count, 1), np.uint8)),
+        final_views=Views(np.zeros((len(final), 1), np.uint8)),
+        final_index=final.astype(np.int64),
+        actions=np.zeros((1, count), np.int64),
+        ages=np.zeros((2, count), np.int32),
+        rewards=np.zeros((1, count), np.float32),
+        terminated=terminated,
+        truncated=np.zeros((1, count), bool),
+        past=nothing,
+        past_actions=nothing[:, :, 0].astype(np.int64),
     )
     values = np.stack([now, after]).astype(np.float32)
     ends = phi[table.next_state.ravel()[final]].astype(np.float32)

@@ -270,4 +270,4 @@ def first_moments(observations: NDArray[np.uint8], horizon: int) -> Windows:
     views[:, -1] = observations
     valid = np.zeros((count, horizon + 1), bool)
     valid[:, -1] = True
-    return Windows(views, np.zeros((count, horizon), np.int64), valid)
+    return Windows.of(views, np.zeros((count, horizon), np.int64), valid)

@@ -164,7 +164,7 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
 def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed: int = 0) -> dict[str, Changes]:
     """What Φ depends on: how it changes when `present`, `past` or `actions` are exchanged for another window's."""
     rows = end_to_end(len(dataset.actions), count)
-    windows = dataset.windows(rows, potential.horizon)
+    windows = dataset.windows(rows, potential.reads.horizon)
     phi = potential(windows)
     other = generator(seed, "quality", "sensitivity").permutation(len(rows))
     there = windows.valid[:, :-1] & windows.valid[other, :-1]  # only what both windows have is exchanged
@@ -172,13 +172,13 @@ def sensitivity(potential: Potential, dataset: Dataset, count: int = 2000, seed:
     present[:, -1] = windows.observations[other, -1]
     past[:, :-1][there] = windows.observations[other, :-1][there]
     acted = np.where(there, windows.actions[other], windows.actions)
-    parts = {"present": replace(windows, observations=present)}
-    if potential.horizon:
-        parts["past"] = replace(windows, observations=past)
+    parts = {"present": windows.showing(present)}
+    if potential.reads.horizon:
+        parts["past"] = windows.showing(past)
         parts["actions"] = replace(windows, actions=acted)
-    if getattr(potential, "reads_missions", False) and windows.missions is not None:
+    if potential.reads.mission and windows.missions is not None:
         parts["mission"] = replace(windows, missions=windows.missions[other])
-    if getattr(potential, "reads_memory", False) and windows.memory is not None:
+    if potential.reads.memory and windows.memory is not None:
         parts["memory"] = replace(windows, memory=windows.memory[other])
     changes = {name: np.abs(potential(changed) - phi) for name, changed in parts.items()}
     return {name: {"changed": float((by > 0).mean()), "mean": float(by.mean())} for name, by in changes.items()}
@@ -192,7 +192,7 @@ def disagreement(
     """
     from scipy.stats import rankdata
 
-    longest = max(potential.horizon for potential in potentials.values())
+    longest = max(potential.reads.horizon for potential in potentials.values())
     rows = end_to_end(len(dataset.actions), count)
     phi = {name: _phi(potential, dataset, rows) for name, potential in potentials.items()}
     names = list(phi)
@@ -270,7 +270,7 @@ def _examples(potential: Scaled, dataset: Dataset) -> list[CourseExample]:
 
 def _phi(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(R,) Φ of the windows that end at `rows`."""
-    return potential(dataset.windows(rows, potential.horizon))
+    return potential(dataset.windows(rows, potential.reads.horizon))
 
 
 def _whole_courses(potential: Potential, dataset: Dataset, episodes: NDArray[np.int64]) -> list[Course]:

@@ -381,7 +381,7 @@ def learnt(potential: Potential, labels: Run, dataset: Dataset) -> dict[str, Any
     if not kept.any():
         return share(0, 0)
     rows = (dataset.first_row[episodes] + steps)[kept]
-    phi = potential(dataset.windows(rows, potential.horizon)).astype(np.float64)
+    phi = potential(dataset.windows(rows, potential.reads.horizon)).astype(np.float64)
     apart = np.subtract.outer(values[kept], values[kept])
     right = 0.5 + 0.5 * np.sign(np.subtract.outer(phi, phi)) * np.sign(apart)
     decided = np.abs(apart) > _SURE

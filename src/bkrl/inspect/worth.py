@@ -113,7 +113,7 @@ class _Pool:
 
     def add(self, potential: Potential, views: NDArray[np.uint8], truth: NDArray[np.float64]) -> None:
         kept = end_to_end(len(views), _KEPT)
-        self.phi.append(potential(first_moments(views[kept], potential.horizon)))
+        self.phi.append(potential(first_moments(views[kept], potential.reads.horizon)))
         self.truth.append(truth[kept])
         self.views.append(views[kept])
 
@@ -140,9 +140,9 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
         seed: of layouts and play.
     """
     known = envs.family(family)
-    if getattr(potential, "reads_missions", False):
+    if potential.reads.mission:
         return {"small": None, "paper": None, "note": MISSIONS}
-    if getattr(potential, "reads_memory", False):
+    if potential.reads.memory:
         return {"small": None, "paper": None, "note": MEMORY}
     if known.exact == "tables":
         return {"small": _toys(potential), "paper": None, "note": "the toy worlds are tables, solved exactly"}
@@ -207,7 +207,7 @@ def _measure(
     pool: _Pool, potential: Potential, states: States, truth: NDArray[np.float64], rng: np.random.Generator
 ) -> None:
     pool.add(potential, states.observations, truth)
-    met, windows = walk(states, potential.horizon, _PLAYED, rng)
+    met, windows = walk(states, potential.reads.horizon, _PLAYED, rng)
     pool.played_phi.append(potential(windows))
     pool.played_truth.append(truth[met])
 

@@ -19,6 +19,7 @@ from bkrl.core.documents import Mismatch
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import check_checksum, with_checksum
 from bkrl.core.lines import LineFile, read_rows
+from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.partition import partition
 from bkrl.data.windows import Rollout, Windows
@@ -86,7 +87,7 @@ class LiveComparisons:
         self.session, self.card, self.caption = session, card, caption
         self.length, self.count, self.sampling, self.seed = length, count, sampling, seed
         self.at_once = session.backend.identity is None or wait
-        nothing = Windows(
+        nothing = Windows.of(
             np.zeros((0, length + 1, *obs_shape), np.uint8),
             np.zeros((0, length), np.int64),
             np.zeros((0, length + 1), bool),
@@ -135,12 +136,10 @@ class LiveComparisons:
         steps, envs = rollout.rewards.shape
         t = int(generator(self.seed, "live", "moment", self.rollouts).integers(steps))
         self.rollouts += 1
-        windows = rollout.windows(self.length, t + 1, t + 1)
-        ended = rollout.final_index // envs == t
-        if ended.any():
-            final, places = rollout.final_windows(self.length)[ended], rollout.final_index[ended] % envs
-            for name in ("observations", "actions", "valid"):
-                getattr(windows, name)[places] = getattr(final, name)
+        ended, rows = rollout.final_index // envs == t, np.arange(envs)
+        rows[rollout.final_index[ended] % envs] = envs + np.arange(np.count_nonzero(ended))
+        following = rollout.windows(self.length, t + 1, t + 1), rollout.final_windows(self.length)[ended]
+        windows = Windows.joined(following)[rows]
         whole = np.flatnonzero(windows.valid.all(1))
         self._pool = Windows.joined([self._pool, windows[whole]])
         self._pool_groups = np.concatenate([self._pool_groups, whole])
@@ -181,7 +180,7 @@ class LiveComparisons:
                 whole = np.flatnonzero(ages >= self.length)
                 views = np.stack(seen[-self.length - 1 :], 1)[whole]
                 actions = np.stack(done[-self.length :], 1)[whole]
-                self._pool = Windows.joined([self._pool, Windows(views, actions, np.ones(views.shape[:2], bool))])
+                self._pool = Windows.joined([self._pool, Windows.of(views, actions, np.ones(views.shape[:2], bool))])
                 self._pool_groups = np.concatenate([self._pool_groups, whole])
         envs.close()
         first, second = self._drawn(0).T
@@ -272,9 +271,9 @@ class LiveComparisons:
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything that changes: arrays by name."""
         arrays = {
-            f"{side}.{name}": getattr(windows, name)
+            f"{side}.{name}": array
             for side, windows in zip(_SIDES, (self.a, self.b, self._pool), strict=True)
-            for name in ("observations", "actions", "valid")
+            for name, array in windows.arrays().items()
         }
         return arrays | {
             "groups": self.groups,
@@ -286,9 +285,8 @@ class LiveComparisons:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned, and ask again about what waited for an answer."""
-        self.a, self.b, self._pool = (
-            Windows(*(state[f"{side}.{name}"] for name in ("observations", "actions", "valid"))) for side in _SIDES
-        )
+        sides = (under(state, f"{side}.") for side in _SIDES)
+        self.a, self.b, self._pool = (Windows.of(one["observations"], one["actions"], one["valid"]) for one in sides)
         self.groups, self._pool_groups = state["groups"], state["pool.groups"]
         self.labels, self.rollouts = state["labels"].copy(), int(state["rollouts"][0])
         self._said = {_name(text) for windows in (self.a, self.b) for text in self._texts(windows)}

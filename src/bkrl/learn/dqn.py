@@ -108,7 +108,7 @@ class DQN(ActionValueLearner):
         rewards = (self.rewards * self.coef).sum(-1).cpu().numpy()
         if not self.config.raw_rewards:
             rewards = rewards.clip(-1, 1)
-        actions = r.actions[r.horizon :]
+        actions = r.actions
         terminated = r.terminated if self.bootstrap_truncated else r.terminated | r.truncated
         for t in range(T):
             self.replay.add(seen[t], actions[t], rewards[t], after[t], terminated[t], r.truncated[t])

@@ -63,7 +63,7 @@ class DRRN:
         hardware: Hardware = CPU,
         defects: frozenset[str] = frozenset(),
     ) -> None:
-        if stream.horizon:
+        if stream.reads.horizon:
             raise UsageError("This learner pays steps without their history; choose a reward that needs none.")
         self.envs, self.agent, self.stream, self.config = envs, agent, stream, config
         self.total_steps, self.seed, self.hardware, self.defects = total_steps, seed, hardware, defects
@@ -263,7 +263,7 @@ class DRRN:
 def _windows(symbols: np.ndarray) -> Windows:
     """Windows without a history."""
     count = len(symbols)
-    return Windows(symbols[:, None], np.zeros((count, 0), np.int64), np.ones((count, 1), bool))
+    return Windows.of(symbols[:, None], np.zeros((count, 0), np.int64), np.ones((count, 1), bool))
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class Echo:
         texts = [", ".join(sentence.removesuffix(".") for sentence in sentences) for sentences in after]
         known = {text: self._said(text) for text in dict.fromkeys(texts)}
         self.given, self.after = given, [known[text] for text in texts]
-        self.names, self.actions = self.agent.scorer.candidates, r.actions[r.horizon :].ravel()
+        self.names, self.actions = self.agent.scorer.candidates, r.actions.ravel()
         longest = max(map(len, given)) + max(map(len, self.names)) + max(map(len, known.values()))
         if lm.limit is not None and longest > lm.limit:
             raise InputError(

@@ -19,12 +19,13 @@ from bkrl.core.activity import doing
 from bkrl.core.errors import RunFailed
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
+from bkrl.data.windows import Reads
 from bkrl.envs.vector import WorldVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import Hardware
 from bkrl.learn.protocol import Saved, Stateful
 from bkrl.learn.rollout import Clock, Collector
-from bkrl.rewards.streams import LearningStream, MeasuringStream, RewardStream
+from bkrl.rewards.streams import RewardStream
 
 
 class Diverged(RunFailed):
@@ -109,9 +110,7 @@ class RolloutLearner:
             agent,
             num_steps=T,
             num_values=num_values,
-            horizon=max((stream.horizon for stream in streams), default=0),
-            missions=any(getattr(stream, "reads_missions", False) for stream in streams),
-            memory=any(getattr(stream, "reads_memory", False) for stream in streams),
+            reads=Reads.joined([stream.reads for stream in streams]),
             seed=seed,
             recurrence=recurrence,
             device=self.device,
@@ -123,8 +122,9 @@ class RolloutLearner:
         self.coef = torch.tensor([stream.coef for stream in streams], device=self.device)
         self.episodic = torch.tensor([stream.episodic for stream in streams], device=self.device)
         # Gradients are clipped for each owner apart: a predictor's early errors must not slow the policy down.
-        self.learners = {s.name: s for s in streams if isinstance(s, LearningStream)}
-        self.own = {name: list(stream.parameters()) for name, stream in self.learners.items()}
+        own = {stream.name: (stream, list(stream.parameters())) for stream in streams}
+        self.learners = {name: stream for name, (stream, trained) in own.items() if trained}
+        self.own = {name: trained for name, (_, trained) in own.items() if trained}
         self.owners = [[p for group in agent.groups().values() for p in group], *self.own.values()]
         self.parameters = [p for owner in self.owners for p in owner]
         self.shuffle = torch.Generator(self.device).manual_seed(derive_seed(seed, "minibatches"))
@@ -174,8 +174,7 @@ class RolloutLearner:
             with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
                 rewards = stream.rewards(self.collector.rollout)
             self.rewards[:, :, k] = torch.from_numpy(rewards).to(self.device)
-            if isinstance(stream, MeasuringStream):
-                metrics |= stream.metrics()
+            metrics |= stream.metrics()
         return metrics
 
     @torch.no_grad()

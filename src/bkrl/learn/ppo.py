@@ -156,7 +156,7 @@ class PPO(RolloutLearner):
             remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps)
             for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
                 group["lr"] = rate * remaining
-        actions = torch.from_numpy(r.actions[r.horizon :]).flatten().to(self.device)
+        actions = torch.from_numpy(r.actions).flatten().to(self.device)
         summed = (advantages * self.coef).sum(-1).flatten()
         if c.norm_adv:
             summed = (summed - summed.mean()) / (summed.std() + 1e-8)

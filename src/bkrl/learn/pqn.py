@@ -108,7 +108,7 @@ class PQN(ActionValueLearner):
         """Epochs of regression on the targets of the stored rollout."""
         c, r = self.config, self.collector.rollout
         targets = self.targets().flatten()
-        actions = torch.from_numpy(r.actions[r.horizon :]).flatten().to(self.device)
+        actions = torch.from_numpy(r.actions).flatten().to(self.device)
         views = self.collector.views[: self.collector.num_steps].flat()
         with torch.no_grad():
             inputs = self.agent.inputs(views)
@@ -144,7 +144,7 @@ class PQN(ActionValueLearner):
         """(T, N) the Q(λ) targets of the stored rollout."""
         c, T = self.collector, self.collector.num_steps
         next_values, ended = self.next_values(self.bootstrap_truncated)
-        actions = torch.from_numpy(c.rollout.actions[c.rollout.horizon :]).to(self.device)
+        actions = torch.from_numpy(c.rollout.actions).to(self.device)
         greedy = c.logits.argmax(-1) == actions  # (T, N)
         carried = ~ended[:, :, 0]
         carried[:-1] &= greedy[1:]

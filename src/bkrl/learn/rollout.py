@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Repeats
 from bkrl.data.views import ViewKeys, Views
-from bkrl.data.windows import Rollout
+from bkrl.data.windows import Reads, Rollout
 from bkrl.envs.vector import WorldVectorEnv
 
 
@@ -35,18 +36,16 @@ class Collector:
         agent: who acts.
         num_steps: T.
         num_values: K.
-        horizon: H, rows of history kept before each rollout.
         seed: of the envs and of the action noise.
         recurrence: R, of how many steps sequences are that an agent with a memory learns from; 0: T.
         device: where logits and values lie.
         goals: sets goals, for an agent that wants them.
-        missions, memory: whether rollouts hold missions, and the memory of episodes, for streams that read them.
+        reads: what rollouts hold for the streams: H rows of history before them, missions, the memory of episodes.
         teacher: is asked in each step what it would do, and does not act.
 
     Attributes:
         rollout: the last rollout, as reward streams see it.
-        views: (T+1, N) rows, what the agent saw.
-        final_views: rows, what the agent saw last in the episodes that ended.
+        views, final_views: those of the rollout as the agent saw them: it may read missions in another wording.
         logits, values: (T, N, A) and (T, N, K), what the agent said of rows 0..T-1.
         taught: (T, N, A), the teacher's logits there; None without one.
         first_state: what the agent remembered before rows 0, R, 2R, ...: (T/R * N, ...).
@@ -68,20 +67,17 @@ class Collector:
         *,
         num_steps: int,
         num_values: int,
-        horizon: int,
+        reads: Reads,
         seed: int,
         recurrence: int = 0,
         device: torch.device,
         goals: Goals | None = None,
-        missions: bool = False,
-        memory: bool = False,
         teacher: Agent | None = None,
     ) -> None:
         T, N, A = num_steps, envs.num_envs, len(agent.action_names)
         self.envs, self.agent, self.seed = envs, agent, seed
-        self.num_steps, self.horizon, self.recurrence = num_steps, horizon, recurrence or num_steps
-        self.missions = missions
-        self.view = Viewer(envs, agent, goals, memory=memory)
+        self.num_steps, self.reads, self.recurrence = num_steps, reads, recurrence or num_steps
+        self.view = Viewer(envs, agent, goals, memory=reads.memory)
         self.logits = torch.zeros(T, N, A, device=device)
         self.taught: Tensor | None = None
         if teacher is not None:
@@ -107,28 +103,25 @@ class Collector:
         if self.begun:
             return
         self.begun = True
-        T, H, N = self.num_steps, self.horizon, self.envs.num_envs
+        T, H, N = self.num_steps, self.reads.horizon, self.envs.num_envs
         observations, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds"))
         first = self.view(observations, np.ones(N, bool))
-        obs_shape = first.symbols.shape[1:]
-        rows = np.zeros((H + T + 1, N, *obs_shape), np.uint8)
-        others = (a if a is None else np.zeros((T + 1, N, *a.shape[1:]), a.dtype) for a in first.arrays()[1:])
-        self.views = Views(rows[H:], *others)  # symbols are the same memory as the rollout's observations
+        self.views = Views(*(a if a is None else np.zeros((T + 1, N, *a.shape[1:]), a.dtype) for a in first.arrays()))  # type: ignore[arg-type]
         self.final_views = self.views[0, :0]
+        # the same memory as what the agent sees, but for missions, which are as the envs say them
+        seen = replace(self.views, mission=np.full((T + 1, N), "", object) if self.reads.mission else None)
+        self.history = np.zeros((H, N, *first.symbols.shape[1:]), np.uint8), np.zeros((H, N), np.int64)
         self.rollout = Rollout(
-            horizon=H,
-            observations=rows,
-            actions=np.zeros((H + T, N), np.int64),
+            views=seen,
+            final_views=self.final_views,
+            final_index=np.zeros(0, np.int64),
+            actions=np.zeros((T, N), np.int64),
             ages=np.zeros((T + 1, N), np.int32),
             rewards=np.zeros((T, N), np.float32),
             terminated=np.zeros((T, N), bool),
             truncated=np.zeros((T, N), bool),
-            final_index=np.zeros(0, np.int64),
-            final_observations=np.zeros((0, *obs_shape), np.uint8),
-            views=self.views,
-            missions=np.full((T + 1, N), "", object) if self.missions else None,
-            memory=self.views.memory,
-            final_memory=self.final_views.memory,
+            past=self.history[0],
+            past_actions=self.history[1],
         )
         self._note_missions(T)
         self.views[T] = first  # the row the first rollout begins with
@@ -150,14 +143,13 @@ class Collector:
             done: told how many of the T steps are done.
         """
         self.begin()
-        T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
-        # The last H + 1 rows of the previous rollout are the history and the first observation of this one.
-        r.observations[: H + 1] = r.observations[T : T + H + 1].copy()
-        r.actions[:H] = r.actions[T : T + H].copy()
+        T, H, r, views = self.num_steps, self.reads.horizon, self.rollout, self.views
+        # The last H + 1 rows of the previous rollout are the history and the first views of this one.
+        r.past, r.past_actions = self.history
         r.ages[0] = r.ages[T]
         views[0] = views[T]
-        if r.missions is not None:
-            r.missions[0] = r.missions[T]
+        if r.views.mission is not None:
+            r.views.mission[0] = r.views.mission[T]
         first_states: list[State] = []
         # argmax(logits + Gumbel noise) is a sample of the softmax; the whole rollout's noise is drawn in one call.
         gumbel = torch.empty_like(self.logits).exponential_(generator=self.noise).log_().neg_()
@@ -173,19 +165,19 @@ class Collector:
             if t % self.recurrence == 0:
                 first_states.append(self.state)
             self._look(t)
-            r.actions[H + t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
-            self.view.acted(r.actions[H + t])
+            r.actions[t] = (self.logits[t] + gumbel[t]).argmax(1).cpu().numpy()
+            self.view.acted(r.actions[t])
             if self.taught is not None:
                 seen = self.teacher_view(views[t].symbols, r.ages[t] == 0)
                 said = self.ask(seen, self.teacher_state, r.ages[t] == 0, None)
                 self.taught[t], self.teacher_state = torch.from_numpy(said.logits), said.state
-                self.teacher_view.acted(r.actions[H + t])
+                self.teacher_view.acted(r.actions[t])
             clock.lap("policy")
 
-            observations, r.rewards[t], r.terminated[t], r.truncated[t], infos = self.envs.step(r.actions[H + t])
-            self.view.happened(r.actions[H + t], infos, observations)
+            observations, r.rewards[t], r.terminated[t], r.truncated[t], infos = self.envs.step(r.actions[t])
+            self.view.happened(r.actions[t], infos, observations)
             if self.taught is not None:
-                self.teacher_view.happened(r.actions[H + t], infos, observations)
+                self.teacher_view.happened(r.actions[t], infos, observations)
             np.add(r.ages[t], 1, out=r.ages[t + 1])
             if "_final_obs" in infos:
                 ended = np.flatnonzero(infos["_final_obs"])
@@ -203,7 +195,12 @@ class Collector:
         N = r.num_envs
         r.final_index = np.concatenate([np.zeros(0, np.int64), *(t * N + ended for t, ended, _, _ in finals)])
         self.final_views = Views.joined([seen for _, _, seen, _ in finals]) if finals else views[0, :0]
-        r.final_observations, r.final_memory = self.final_views.symbols, self.final_views.memory
+        r.final_views = replace(self.final_views, mission=None)
+        rows = slice(max(T - H, 0), T)
+        self.history = (
+            np.concatenate([r.past[T:], views.symbols[rows]]),
+            np.concatenate([r.past_actions[T:], r.actions[rows]]),
+        )
         memories = [memory for _, _, _, memory in finals]
         self.first_state = {name: torch.cat([state[name] for state in first_states]) for name in self.state}
         self.final_state = {
@@ -220,8 +217,8 @@ class Collector:
 
     def _note_missions(self, t: int) -> None:
         """Those of the episodes that run at row t."""
-        if self.rollout.missions is not None:
-            self.rollout.missions[t] = self.envs.missions()
+        if self.rollout.views.mission is not None:
+            self.rollout.views.mission[t] = self.envs.missions()
 
     def _look(self, t: int) -> None:
         """Logits and values of row t."""
@@ -269,14 +266,16 @@ class Collector:
     def saved(self) -> dict[str, Any]:
         """The rows that the next rollout begins with, what the agent remembers, and the state of the noise."""
         self.begin()
-        T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
+        T, views = self.num_steps, self.views
         tensors = {
-            "rollout.observations": r.observations[T : T + H + 1],
-            "rollout.actions": r.actions[T : T + H],
-            "rollout.ages": r.ages[T],
-            "rollout.seen": (views.symbols if views.image is None else views.image)[T],
+            "rollout.past": self.history[0],
+            "rollout.actions": self.history[1],
+            "rollout.ages": self.rollout.ages[T],
+            "rollout.symbols": views.symbols[T],
             "rng.actions": self.noise.get_state(),
         }
+        if views.image is not None:
+            tensors["rollout.image"] = views.image[T]
         if views.goal is not None:
             tensors["rollout.goal"] = views.goal[T].astype(str) if views.goal.dtype == object else views.goal[T]
         tensors |= {f"rollout.view.{name}": one for name, one in self.view.saved().items()}
@@ -287,12 +286,12 @@ class Collector:
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Take back what `saved` returned, once the envs are back in their state."""
-        T, H, r, views = self.num_steps, self.horizon, self.rollout, self.views
-        r.observations[T : T + H + 1] = tensors["rollout.observations"]
-        r.actions[T : T + H] = tensors["rollout.actions"]
-        r.ages[T] = tensors["rollout.ages"]
+        T, views = self.num_steps, self.views
+        self.history = tensors["rollout.past"], tensors["rollout.actions"]
+        self.rollout.ages[T] = tensors["rollout.ages"]
+        views.symbols[T] = tensors["rollout.symbols"]
         if views.image is not None:
-            views.image[T] = tensors["rollout.seen"]
+            views.image[T] = tensors["rollout.image"]
         read = self.view.restored(under(tensors, "rollout.view."), views.symbols[T])
         rows: tuple[tuple[Any, Any], ...] = (
             (views.text, read.text),

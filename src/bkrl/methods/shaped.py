@@ -344,7 +344,7 @@ def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
     from bkrl.envs import family, make_vec, memory_of
     from bkrl.potentials.asked import present
 
-    memory = memory_of(env_id) if potential.reads_memory else None
+    memory = memory_of(env_id) if potential.reads.memory else None
     known = family(potential.artefact.env_family)
     lost = [] if memory is None else known.never_counted(env_id)
     idle = [name for name in lost if name not in known.never_counted(potential.artefact.env_id)]
@@ -354,7 +354,7 @@ def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
     seen, _ = envs.reset(seed=[0] * envs.num_envs)
     counted = np.zeros((envs.num_envs, len(memory.names)), np.uint8)
     counted[1 + np.arange(len(idle)), [memory.names.index(name) for name in idle]] = 1
-    values = potential.of_numbered(present(seen, potential.horizon, envs.missions(), counted))
+    values = potential.of_numbered(present(seen, potential.reads.horizon, envs.missions(), counted))
     return [name for name, value in zip(idle, values[1:], strict=True) if value != values[0]]
 
 

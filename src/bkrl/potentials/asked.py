@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import NumberedWindows, number
+from bkrl.data.windows import Windows
 from bkrl.envs import family, make_vec, memory_of, world
 from bkrl.envs.symbols import Symbols
 from bkrl.potentials.advice import SHARPNESS, Record, in_place
@@ -68,20 +68,20 @@ def asked(
         seed: of what is varied, and of the play.
     """
     rows = end_to_end(len(dataset.ages), ROWS)
-    said = [table(number(dataset.windows(part, raw.horizon))) for part in _parts(rows)]
+    said = [table(dataset.windows(part, raw.reads.horizon).numbered()) for part in _parts(rows)]
     twice = np.concatenate([rows, rows])
     symbols = family(world(dataset.env_id).family).symbols(dataset.obs_shape, None)
     views = [dataset.observations[rows], varied(dataset.observations[twice], symbols, generator(seed, "varied"))]
     told = dataset.windows(twice, 0)
-    missions = told.missions if raw.reads_missions else None
-    memory = told.memory if raw.reads_memory else None
+    missions = told.missions if raw.reads.mission else None
+    memory = told.memory if raw.reads.memory else None
     words = [] if missions is None else [missions[: len(rows)], missions]
     for part in _parts(np.arange(len(twice))):
         said.append(
             table(
                 present(
                     views[1][part],
-                    raw.horizon,
+                    raw.reads.horizon,
                     None if missions is None else missions[part],
                     None if memory is None else memory[part],
                 )
@@ -108,13 +108,13 @@ def present(
     horizon: int,
     missions: NDArray[np.object_] | None,
     memory: NDArray[np.uint8] | None,
-) -> NumberedWindows:
+) -> Windows:
     """Windows of B views whose past is not known."""
     valid = np.zeros((len(views), horizon + 1), bool)
     valid[:, -1] = True
     index = np.where(valid, 1 + np.arange(len(views))[:, None], 0)
     actions = np.zeros((len(views), horizon), np.int64)
-    return NumberedWindows(np.concatenate([np.zeros_like(views[:1]), views]), index, actions, valid, missions, memory)
+    return Windows(np.concatenate([np.zeros_like(views[:1]), views]), index, actions, valid, missions, memory)
 
 
 def _played(
@@ -123,14 +123,14 @@ def _played(
     """What is met where the advice is followed at the weight `SHARPNESS`, the missions there, and what it said."""
     envs = make_vec(dataset.env_id, _ENVS)
     rng = generator(seed, "played")
-    fold = memory_of(dataset.env_id) if raw.reads_memory else None
+    fold = memory_of(dataset.env_id) if raw.reads.memory else None
     kept = np.zeros((_ENVS, 0 if fold is None else fold.size), np.uint8)
     seen = envs.reset(seed=derive_seed(seed, "played"))[0].copy()
     views, words, answers = [], [], []
     for _ in range(-(-steps // _ENVS)):
-        missions = envs.missions() if raw.reads_missions else None
+        missions = envs.missions() if raw.reads.mission else None
         memory = None if fold is None else kept[:, : len(fold.names)].copy()
-        told = table(present(seen, raw.horizon, missions, memory))
+        told = table(present(seen, raw.reads.horizon, missions, memory))
         views.append(seen)
         answers.append(told)
         words += [] if missions is None else [missions.copy()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
-from bkrl.data.distinct import number
 from bkrl.envs import world
 from bkrl.potentials import advice, read_potential
 from bkrl.potentials.asked import asked
@@ -51,7 +50,7 @@ def learn_advice(
     """
     raw, dataset = fitted.raw, fitted.dataset
     facts = world(dataset.env_id)
-    missions = dataset.missions if raw.reads_missions else ()
+    missions = dataset.missions if raw.reads.mission else ()
     network = advice_network(facts, derive_seed(seed, "advice"), missions)
     if told is not None:
         network = advice_network(facts, derive_seed(seed, "advice"), (), POLICY_HIDDEN)
@@ -69,9 +68,9 @@ def learn_advice(
         psi, fit = advice.imitate(network, record, wanted, seed=seed)
     else:
         rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
-        record = advice.Record.of(dataset, rows, raw.reads_missions)
+        record = advice.Record.of(dataset, rows, raw.reads.mission)
         values = raw_values(fitted, rows, reporter, "read what Φ says of actions")
-        psi, fit = advice.decompose(network, record, values, raw.horizon, seed=seed)
+        psi, fit = advice.decompose(network, record, values, raw.reads.horizon, seed=seed)
     if fit.empty:
         return psi, fit.facts()
     reporter.say(
@@ -111,7 +110,7 @@ def store(
     advice_files, advice_settings = advice.save(psi, folder)
     Artefact(
         kind=fitted.kind,
-        horizon=raw.horizon,
+        horizon=raw.reads.horizon,
         env_id=dataset.env_id,
         env_family=world(dataset.env_id).family,
         obs_shape=dataset.obs_shape,
@@ -121,12 +120,12 @@ def store(
         settings={**settings, **advice_settings},
         control=control,
         provenance=provenance,
-        reads=reads_of(raw),
+        reads=raw.reads.views,
     ).write(folder)
     raw.close()
     potential, phi = read_potential(folder), scale(values)
     some = slice(None, None, max(1, len(rows) // 256))
-    if not np.array_equal(potential(dataset.windows(rows[some], potential.horizon)), phi[some]):
+    if not np.array_equal(potential(dataset.windows(rows[some], potential.reads.horizon)), phi[some]):
         raise InputError("The potential gives other values after it was stored and read back; run train-rm again.")
     return potential, phi
 
@@ -140,17 +139,12 @@ def scale_of(raw: Raw, values: NDArray[np.float64]) -> Scale:
     return Scale.measure(values) if raw.bounds is None else Scale(*raw.bounds)
 
 
-def reads_of(raw: Raw) -> tuple[Literal["mission", "memory"], ...]:
-    """What a raw potential sees beside observations and actions."""
-    return (*(("mission",) if raw.reads_missions else ()), *(("memory",) if raw.reads_memory else ()))  # type: ignore[return-value]
-
-
 def raw_values(fitted: Fitted, rows: NDArray[np.int64], reporter: Reporter, title: str) -> NDArray[np.float64]:
     """(R,) the raw potential of the windows that end at `rows` of its dataset."""
     raw, dataset, values = fitted.raw, fitted.dataset, np.empty(len(rows))
     with reporter.progress(title, len(rows), "windows") as update:
         for start in range(0, len(rows), _BATCH):
             part = rows[start : start + _BATCH]
-            values[start : start + len(part)] = raw(number(dataset.windows(part, raw.horizon)))
+            values[start : start + len(part)] = raw(dataset.windows(part, raw.reads.horizon).numbered())
             update(start + len(part))
     return values

@@ -17,7 +17,7 @@ from bkrl.core.files import atomic_write
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import NumberedWindows
+from bkrl.data.windows import Reads, Windows
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.kinds import Fitted, LabelledKind
 from bkrl.potentials.protocol import Artefact, Raw
@@ -49,12 +49,12 @@ class CodeRaw(Raw):
         words: MissionWords | None = None,
         memory: tuple[str, ...] = (),
     ) -> None:
-        self.source, self.obs_shape, self.horizon, self.words, self.memory = source, obs_shape, horizon, words, memory
-        self.reads_missions, self.reads_memory = words is not None, bool(memory)
+        self.source, self.obs_shape, self.words, self.memory = source, obs_shape, words, memory
+        self.reads = Reads.of(horizon, words is not None, bool(memory))
         self.bounds = BOUNDS if memory else None
         self.sandbox = Sandbox(source, obs_shape, horizon, divisors=divisors, words=words, memory=len(memory))
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         return self.sandbox.evaluate_numbered(windows)[0]
 
     def advises(self, actions: int) -> CodeTable | None:
@@ -75,7 +75,7 @@ class CodeRaw(Raw):
         for node, field in named:
             if getattr(node, field) == ENTRY:
                 setattr(node, field, other)
-        given = ", ".join(parameters(self.reads_missions, self.reads_memory))
+        given = ", ".join(parameters(self.reads.mission, self.reads.memory))
         columns = ", ".join(f'"{action}": told[:, {action}]' for action in range(actions))
         called = f"    told = {ADVICE}({given})\n    return told[:, 0], {{{columns}}}\n"
         source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({given}):\n{called}"
@@ -83,7 +83,7 @@ class CodeRaw(Raw):
             Sandbox(
                 source,
                 self.obs_shape,
-                self.horizon,
+                self.reads.horizon,
                 limits=Limits(components=actions),
                 words=self.words,
                 memory=len(self.memory),
@@ -108,7 +108,7 @@ class CodeTable:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         told = np.stack(list(self.sandbox.evaluate_numbered(windows)[1].values()), 1)
         if not np.isfinite(told).all():
             raise ProgramFailed("returned", "its advice holds values that are not finite")

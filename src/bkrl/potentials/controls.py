@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import NumberedWindows
+from bkrl.data.windows import Reads, Windows
 from bkrl.labelers.tables import mission_words
 from bkrl.potentials.kinds import Fitted, MadeKind, of_labels
 from bkrl.potentials.preference import PreferenceRaw
@@ -35,9 +35,9 @@ class Zero(Raw):
     bounds = (-1.0, 0.0)
 
     def __init__(self, horizon: int) -> None:
-        self.horizon = horizon
+        self.reads = Reads(horizon)
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         return np.zeros(len(windows))
 
 
@@ -77,7 +77,7 @@ def read_random(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
 def silenced(fitted: Fitted) -> Fitted:
     """Φ = 0 in the place of a potential, with what is known of that."""
     fitted.raw.close()
-    return fitted._replace(kind="zero", raw=Zero(fitted.raw.horizon))
+    return fitted._replace(kind="zero", raw=Zero(fitted.raw.reads.horizon))
 
 
 KINDS = (

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
-from bkrl.data.distinct import NumberedWindows
-from bkrl.data.windows import Windows
+from bkrl.data.windows import Reads, Windows
 from bkrl.envs import world
 from bkrl.potentials import read_potential
 from bkrl.potentials.kinds import kinds
@@ -28,11 +27,11 @@ class OwnRaw(Raw):
     """A registered function in the place of bkrl's own kinds."""
 
     def __init__(self, function: Function, artefact: Artefact) -> None:
-        self.function, self.horizon, self._kind = function, artefact.horizon, artefact.kind
-        self.reads_missions = "mission" in artefact.reads
+        self.function, self._kind = function, artefact.kind
+        self.reads = Reads(artefact.horizon, artefact.reads)
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
-        return finite_values(self.function(windows.windows()), len(windows), self._kind)
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+        return finite_values(self.function(windows), len(windows), self._kind)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
-from bkrl.data.distinct import NumberedWindows, distinct_rows
+from bkrl.data.distinct import distinct_rows
+from bkrl.data.windows import Reads, Windows
 from bkrl.envs import world
 from bkrl.potentials import advice
 from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
@@ -52,29 +53,28 @@ class StateRaw(Raw):
         mean, spread: of Φ on the dataset.
     """
 
-    horizon = 0
     bounds = (-1.0, 0.0)
 
     def __init__(self, network: ActorCritic, mean: float, spread: float) -> None:
         self.network, self.mean, self.spread = network.eval().requires_grad_(False), mean, spread
-        self.reads_missions = getattr(network, "mission", None) is not None
+        self.reads = Reads.of(0, network.mission is not None)
 
     @torch.no_grad()
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         last = windows.index[:, -1]
         shown, back = distinct_rows(last[:, None])
         words = []
-        if self.reads_missions:  # windows are told apart by these, too
+        if self.reads.mission:  # windows are told apart by these, too
             shown = back = np.arange(len(last))
             words = [torch.from_numpy(self._words(windows))]
-        found = self._values(torch.from_numpy(windows.views[last[shown]]), *words)
+        found = self._values(torch.from_numpy(windows.symbols[last[shown]]), *words)
         return np.clip(self.mean + self.spread * found.numpy().astype(np.float64), -1.0, 0.0)[back]
 
     def _values(self, *seen: Tensor) -> Tensor:
         with one_thread():
             return in_chunks(lambda *part: self.network(*part)[1].squeeze(1).float(), *seen)
 
-    def _words(self, windows: NumberedWindows) -> NDArray[Any]:
+    def _words(self, windows: Windows) -> NDArray[Any]:
         if windows.missions is None:
             raise InputError("The potential reads the mission, and these windows come without one.")
         vocabulary: Any = self.network.get_submodule("mission").vocabulary
@@ -100,10 +100,9 @@ class RestRaw(Raw):
 
     def __init__(self, kind: str, whole: Raw, of_whole: Scale, state: StateRaw) -> None:
         self.kind, self.whole, self.of_whole, self.state = kind, whole, of_whole, state
-        self.horizon = whole.horizon
-        self.reads_missions, self.reads_memory = whole.reads_missions, whole.reads_memory
+        self.reads = whole.reads
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         return self.of_whole(self.whole(windows)).astype(np.float64) - self.state(windows)
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
@@ -126,7 +125,7 @@ def part_of(fitted: Fitted, part: Part, seed: int, reporter: Reporter) -> Fitted
     rows = end_to_end(len(fitted.dataset.actions), SCALE_WINDOWS)
     values = raw_values(fitted, rows, reporter, "read Φ to divide it")
     scale = scale_of(fitted.raw, values)
-    state, explained = project(fitted.dataset, rows, scale(values), fitted.raw.reads_missions, seed)
+    state, explained = project(fitted.dataset, rows, scale(values), fitted.raw.reads.mission, seed)
     reporter.say(f"The present view explains {percent(explained, 1)} of Φ's variance on unseen rows.")
     facts = {**fitted.facts, "part": part, "state_explains": explained}
     if part == "rest":

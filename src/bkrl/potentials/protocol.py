@@ -20,8 +20,7 @@ from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.core.flags import Flag
-from bkrl.data.distinct import NumberedWindows, number, number_rollout
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs import memory_of
 
 FORMAT = 1
@@ -32,7 +31,7 @@ FILE = "potential.json"
 class Potential(Protocol):
     """A fixed function of a short history: no gradient, no state, the same for any batch size and in any process."""
 
-    horizon: int
+    reads: Reads
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         """(B,) float32 in [-1, 0] for windows of this horizon."""
@@ -55,7 +54,7 @@ def finite_values(values: Any, count: int, name: str) -> NDArray[np.float64]:
 class ActionTable(Protocol):
     """How sensible each action is, by the potential's own word."""
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         """(B, A) float64, finite; only differences between the actions of a window count."""
         ...
 
@@ -67,15 +66,13 @@ class ActionTable(Protocol):
 class Raw(Protocol):
     """A potential before its scale: what the module of each kind provides, as a subclass."""
 
-    horizon: int
-    reads_missions: bool = False
-    reads_memory: bool = False
+    reads: Reads
     bounds: tuple[float, float] | None = None
     """The scale, where what the potential is made from says it; else it is measured on the dataset."""
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
-        """(B,) float64, finite, on a scale of its own. `windows.missions` and `windows.memory` are there where it reads
-        them.
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
+        """(B,) float64, finite, on a scale of its own, of windows whose symbols are distinct; `missions` and `memory`
+        are there where it reads them.
         """
         ...
 
@@ -218,36 +215,35 @@ class Scaled:
     def __init__(self, raw: Raw, artefact: Artefact) -> None:
         self.raw = raw
         self.artefact = artefact
-        self.horizon = artefact.horizon
-        self.reads_missions, self.reads_memory = "mission" in artefact.reads, "memory" in artefact.reads
+        self.reads = Reads(artefact.horizon, artefact.reads)
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
-        self._check_shape(windows.observations.shape[2:])
+        self._check_shape(windows.symbols.shape[1:])
         if windows.actions.max(initial=-1) >= len(self.artefact.action_names):
             raise InputError(
                 f"This potential knows {len(self.artefact.action_names)} actions, numbered from 0; it got number "
                 f"{windows.actions.max()}."
             )
-        if windows.horizon != self.horizon:
-            windows = windows.last(self.horizon)
-        return self.of_numbered(number(windows))
+        if windows.horizon != self.reads.horizon:
+            windows = windows.last(self.reads.horizon)
+        return self.of_numbered(windows.numbered())
 
     def of_rollout(self, rollout: Rollout, first: int = 0) -> NDArray[np.float32]:
         """Φ of the windows at rows `first`..T of every world and then of the final windows, in one flat array."""
-        self._check_shape(rollout.observations.shape[2:])
-        return self.of_numbered(number_rollout(rollout, self.horizon, first))
+        self._check_shape(rollout.views.symbols.shape[2:])
+        return self.of_numbered(rollout.numbered_windows(self.reads.horizon, first))
 
-    def of_numbered(self, windows: NumberedWindows) -> NDArray[np.float32]:
+    def of_numbered(self, windows: Windows) -> NDArray[np.float32]:
         """(B,) Φ of windows whose views are numbered already."""
         if len(windows) == 0:
             return np.zeros(0, np.float32)
-        if not self.reads_missions:
+        if not self.reads.mission:
             windows = replace(windows, missions=None)
         elif windows.missions is None:
             raise InputError(
                 f"{self.artefact.folder} holds a potential that reads the mission, and these windows come without one."
             )
-        if not self.reads_memory:
+        if not self.reads.memory:
             windows = replace(windows, memory=None)
         elif windows.memory is None:
             raise InputError(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bkrl.data.windows import Rollout
 from bkrl.rewards.icm import ICM
-from bkrl.rewards.novelty import Novelty, RunningMoments, mlp, next_observations
+from bkrl.rewards.novelty import Novelty, RunningMoments, mlp
 
 _CHUNK = 2048
 
@@ -106,7 +106,7 @@ class _Pooled(Novelty):
     @torch.no_grad()
     def scored(self, rollout: Rollout) -> NDArray[np.floating]:
         """(T, N). The whole pool is encoded anew, as encoder and statistics change."""
-        following = next_observations(rollout)
+        following = rollout.following()
         rows = following.reshape(-1, *following.shape[2:])
         own = self.particles.add(rows).to(self.device)
         features, pool = self.encoder(self.normalised(rows)), self.encoder(self.normalised(self.particles.rows))
@@ -144,7 +144,7 @@ class APT(_Pooled):
         self.encoder = mlp(obs_shape, hidden, features, 1, generator).to(self.device).requires_grad_(False)
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        following = next_observations(rollout)
+        following = rollout.following()
         self.observe(following.reshape(-1, *following.shape[2:]))
         return self.scored(rollout)
 

@@ -19,7 +19,6 @@ from bkrl.data.windows import Rollout, Transitions
 from bkrl.potentials.protocol import Potential
 from bkrl.rewards.shaped import ShapedReward
 from bkrl.rewards.shaping import next_potentials
-from bkrl.rewards.streams import RolloutsOnly
 
 
 class Bonus(ShapedReward):
@@ -94,7 +93,7 @@ MOST_OWED = 1e15
 """Above this the debt is paid back at once, so that float32 losses, which sum squares, stay finite."""
 
 
-class InvariantBonus(RolloutsOnly, Bonus):
+class InvariantBonus(Bonus):
     """A bonus that each terminated episode gives back with its last action: Σ γ^t F_t = 0.
 
     What an episode owes grows by 1/γ a step: where it would outgrow `MOST_OWED`, the action pays it back and earns no
@@ -102,7 +101,7 @@ class InvariantBonus(RolloutsOnly, Bonus):
     stays with the bootstrapped value, as the rest of the episode does.
     """
 
-    why = "pbim takes bonuses back where their episode ends"
+    whole = "pbim takes bonuses back where their episode ends"
 
     def __init__(self, potential: Potential, gamma: float, *, num_envs: int, **factors: Any) -> None:
         super().__init__(potential, gamma, **factors)

@@ -8,7 +8,7 @@ in between. So the sum over an episode telescopes to -Φ_t(h_0), which no action
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from bkrl.core.prefixes import under
 from bkrl.data.windows import Rollout
 from bkrl.potentials.protocol import Potential
 from bkrl.rewards.shaped import ShapedReward
-from bkrl.rewards.streams import RolloutsOnly
 
 
 class Changing(Protocol):
@@ -45,7 +44,7 @@ class Changing(Protocol):
         ...
 
 
-class DynamicReward(RolloutsOnly, ShapedReward):
+class DynamicReward(ShapedReward):
     """reward_scale · r_t + shaping_coef · (γ Φ_{t'}(h_{t+1}) - Φ_t(h_t)), with Φ(terminal) = 0, as a reward stream.
 
     Φ changes between rollouts alone. A rollout's first row was the last one of the rollout before: it keeps the value
@@ -56,7 +55,7 @@ class DynamicReward(RolloutsOnly, ShapedReward):
         gamma, options: as for `ShapedReward`.
     """
 
-    why: ClassVar[str] = "a potential that changes is evaluated when a state is visited"
+    whole = "a potential that changes is evaluated when a state is visited"
 
     def __init__(self, changing: Changing, gamma: float, **options: Any) -> None:
         super().__init__(changing.potential, gamma, **options)

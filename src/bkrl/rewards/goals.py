@@ -9,12 +9,12 @@ import numpy as np
 from bkrl.data.windows import Rollout
 from bkrl.goals.places import PlaceTracker
 from bkrl.goals.tracker import GoalTracker
-from bkrl.rewards.streams import RolloutsOnly
+from bkrl.rewards.streams import RewardStream
 
 GoalForm = Literal["bonus", "potential"]
 
 
-class GoalReward(RolloutsOnly):
+class GoalReward(RewardStream):
     """What goals pay.
 
     With "bonus" the stream is what the tracker paid. With "potential" it is γΦ(h') − Φ(h), where Φ(h) is what the
@@ -27,10 +27,9 @@ class GoalReward(RolloutsOnly):
         form: see above.
     """
 
-    why = "Goals are followed through episodes"
+    whole = "Goals are followed through episodes"
     name = "goals"
     episodic = True
-    horizon = 0
 
     def __init__(
         self, tracker: GoalTracker | PlaceTracker, gamma: float, coef: float = 1.0, form: GoalForm = "bonus"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.networks.layers import Linear
 from bkrl.data.windows import Rollout
-from bkrl.rewards.streams import RolloutsOnly
+from bkrl.rewards.streams import RewardStream
 
 
 class RunningMoments:
@@ -55,7 +55,7 @@ class RunningMoments:
         self.mean, self.squares = state[f"{name}.mean"].copy(), state[f"{name}.squares"].copy()
 
 
-class Novelty(RolloutsOnly):
+class Novelty(RewardStream):
     """A stream of novelty. A subclass has a `name`, and says in `raw` how new the observations of a rollout are.
 
     Args:
@@ -67,10 +67,8 @@ class Novelty(RolloutsOnly):
         device: where networks lie.
     """
 
-    why = "Novelty is divided by the spread of its discounted sum along time"
-    name: str
+    whole = "Novelty is divided by the spread of its discounted sum along time"
     episodic = False
-    horizon = 0
 
     def __init__(
         self,
@@ -153,19 +151,11 @@ class Novelty(RolloutsOnly):
         self.discounted = state["discounted"].copy()
 
 
-def next_observations(rollout: Rollout) -> np.ndarray:
-    """(T, N, *obs_shape): s_{t+1}, the true last observation where the episode ended, not the next one's first."""
-    T, N, H = rollout.num_steps, rollout.num_envs, rollout.horizon
-    following = rollout.observations[H + 1 : H + T + 1].copy()
-    following.reshape(T * N, *following.shape[2:])[rollout.final_index] = rollout.final_observations
-    return following
-
-
 def transitions(rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(T * N, *obs_shape) what each action saw, (T * N,) int64 the action, and what followed: see above."""
-    seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
+    """(T * N, *obs_shape) what each action saw, (T * N,) int64 the action, and `Rollout.following`."""
+    following = rollout.following()
     flat = following.reshape(-1, *following.shape[2:])
-    return seen.reshape(flat.shape), rollout.actions[rollout.horizon :].ravel(), flat
+    return rollout.views.symbols[:-1].reshape(flat.shape), rollout.actions.ravel(), flat
 
 
 def mlp(obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator) -> nn.Sequential:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, mlp, next_observations
+from bkrl.rewards.novelty import Novelty, mlp
 
 _CHUNK = 4096
 
@@ -59,7 +59,7 @@ class RND(Novelty):
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
         """See `Novelty.raw`: the error of prediction; it is what `loss` trains on next."""
-        following = next_observations(rollout)
+        following = rollout.following()
         flat = following.reshape(-1, *following.shape[2:])
         first, places = distinct_rows(flat)
         distinct = flat[first]
@@ -126,13 +126,13 @@ class NovelD(RND):
         began = rollout.ages[:-1] == 0
         fresh = began.copy()
         fresh[0] = True  # these rows follow nothing that was scored in this rollout
-        before[fresh] = self._errors(rollout.observations[rollout.horizon : -1][fresh])[2]
+        before[fresh] = self._errors(rollout.views.symbols[:-1][fresh])[2]
         found = np.maximum(after - self.alpha * before, 0)
         return found * self._first(rollout, began) if self.first_visit else found
 
     def _first(self, rollout: Rollout, began: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """(T, N) whether the running episode had not seen what followed the action."""
-        seen, following = rollout.observations[rollout.horizon : -1], next_observations(rollout)
+        seen, following = rollout.views.symbols[:-1], rollout.following()
         first = np.zeros(began.shape, bool)
         for t, n in np.ndindex(*first.shape):
             visited = self._visited[n]

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from bkrl.data.windows import Rollout, Transitions, Windows
 from bkrl.potentials.protocol import Potential, Scaled, finite_values
 from bkrl.rewards.shaping import shaping_rewards
-
-_ARRAYS = ("observations", "actions", "valid")
+from bkrl.rewards.streams import RewardStream
 
 
 class PotentialOfRollout:
@@ -30,9 +29,7 @@ class PotentialOfRollout:
         self.potential = potential
         self.shift = np.float32(shift)
         self.terminal = terminal
-        self.horizon = potential.horizon
-        self.reads_missions = bool(getattr(potential, "reads_missions", False))
-        self.reads_memory = bool(getattr(potential, "reads_memory", False))
+        self.reads = potential.reads
         self._bootstrap: tuple[Windows, NDArray[np.float32]] | None = None
 
     def __call__(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -52,7 +49,7 @@ class PotentialOfRollout:
         if kept is not None:
             phi[0] = kept
         phi[first:] = values[:rows].reshape(-1, envs)
-        self._bootstrap = (rollout.windows(self.horizon, steps, steps), phi[-1].copy())
+        self._bootstrap = (rollout.windows(self.reads.horizon, steps, steps), phi[-1].copy())
         final = np.zeros(len(wanted), np.float32)
         final[wanted] = values[rows:]
         return phi, final
@@ -62,11 +59,12 @@ class PotentialOfRollout:
         if self._bootstrap is None:
             return {}
         windows, values = self._bootstrap
-        return {**{name: getattr(windows, name) for name in _ARRAYS}, "values": values}
+        return {**windows.arrays(), "values": values}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
-        self._bootstrap = (Windows(*(state[name] for name in _ARRAYS)), state["values"]) if state else None
+        arrays = {name: array for name, array in state.items() if name != "values"}
+        self._bootstrap = (Windows.of(**arrays), state["values"]) if state else None
 
     def of_windows(self, windows: Windows) -> NDArray[np.floating]:
         """(B,) Φ + shift of single windows."""
@@ -78,7 +76,7 @@ class PotentialOfRollout:
         """Φ at rows `first`..T and of the final windows, in one batch."""
         if isinstance(self.potential, Scaled):
             return self.potential.of_rollout(rollout, first)
-        parts = [rollout.windows(self.horizon, first), rollout.final_windows(self.horizon)]
+        parts = [rollout.windows(self.reads.horizon, first), rollout.final_windows(self.reads.horizon)]
         name = type(self.potential).__name__  # of one's own, so its values are looked at
         values = [finite_values(self.potential(part), len(part), name) for part in parts if len(part)]
         return np.concatenate(values).astype(np.float32)
@@ -87,24 +85,14 @@ class PotentialOfRollout:
         if self._bootstrap is None:
             return None
         then, values = self._bootstrap
-        now = rollout.windows(self.horizon, 0, 0)
-        same = (
-            then.observations.shape == now.observations.shape
-            and np.array_equal(then.observations, now.observations)
-            and np.array_equal(then.actions, now.actions)
-            and np.array_equal(then.valid, now.valid)
-            and (then.missions is None or np.array_equal(then.missions, np.asarray(now.missions)))
-            and (then.memory is None or np.array_equal(then.memory, np.asarray(now.memory)))
-        )
+        before, now = then.arrays(), rollout.windows(self.reads.horizon, 0, 0).arrays()
+        same = before.keys() == now.keys() and all(np.array_equal(before[name], now[name]) for name in now)
         return values if same else None
 
 
 def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
-    """The rollout with some of its final observations, (K,) which."""
-    observations = rollout.final_observations[wanted]
-    memory = None if rollout.final_memory is None else rollout.final_memory[wanted]
-    index = rollout.final_index[wanted]
-    return replace(rollout, final_index=index, final_observations=observations, final_memory=memory)
+    """The rollout with some of its final views, (K,) which."""
+    return replace(rollout, final_index=rollout.final_index[wanted], final_views=rollout.final_views[wanted])
 
 
 def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:
@@ -118,7 +106,7 @@ def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> di
     }
 
 
-class ShapedReward:
+class ShapedReward(RewardStream):
     """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)), with Φ(terminal) = 0, as a reward stream.
 
     One stream and not two: the shaped reward has one value function, which learns V(s) - Φ(h).
@@ -146,8 +134,7 @@ class ShapedReward:
     ) -> None:
         self.values = PotentialOfRollout(potential, shift, terminal=False)
         self.gamma, self.reward_scale, self.shaping_coef = gamma, reward_scale, shaping_coef
-        self.horizon, self.reads_missions = potential.horizon, self.values.reads_missions
-        self.reads_memory = self.values.reads_memory
+        self.reads = potential.reads
         self._metrics: dict[str, float] = {}
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
@@ -159,6 +146,8 @@ class ShapedReward:
 
     def transition_rewards(self, transitions: Transitions) -> NDArray[np.float32]:
         """(B,) float32."""
+        if self.whole:
+            return super().transition_rewards(transitions)
         before = self.values.of_windows(transitions.before).astype(np.float64)
         after = np.where(transitions.terminated, 0.0, self.values.of_windows(transitions.after))
         return (self.reward_scale * transitions.rewards + self.paid_once(before, after)).astype(np.float32)

@@ -8,50 +8,39 @@ reward + γΦ(h') − Φ(h).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from bkrl.core.errors import UsageError
-from bkrl.data.windows import Rollout, Transitions
+from bkrl.data.windows import Reads, Rollout, Transitions
 
 
-class RewardStream(Protocol):
-    """The contract of a stream. One that reads missions, or the memory of episodes, has a further attribute,
-    `reads_missions` or `reads_memory`, which is True.
+class RewardStream:
+    """The contract of a stream: four fields and `rewards`; the other members have defaults.
+
+    Attributes:
+        name: short name for metrics.
+        gamma: discount of this stream's returns.
+        coef: weight of this stream's advantage.
+        episodic: whether returns stop where an episode terminates; if not, they run on into the next episode.
+        reads: what rollouts must hold for it.
+        whole: a clause that says what it needs whole rollouts for; "": it can pay single transitions.
     """
 
-    @property
-    def name(self) -> str:
-        """Short name for metrics."""
-        ...
-
-    @property
-    def gamma(self) -> float:
-        """Discount of this stream's returns."""
-        ...
-
-    @property
-    def coef(self) -> float:
-        """Weight of this stream's advantage."""
-        ...
-
-    @property
-    def episodic(self) -> bool:
-        """Whether returns stop where an episode terminates; if not, they run on into the next episode."""
-        ...
-
-    @property
-    def horizon(self) -> int:
-        """Rows of history that the stream needs before each step."""
-        ...
+    name: str
+    gamma: float
+    coef: float
+    episodic: bool
+    reads = Reads()
+    whole = ""
 
     def rewards(self, rollout: Rollout) -> np.ndarray:
         """(T, N) float32: the reward of action t in env n."""
-        ...
+        raise NotImplementedError
 
     def transition_rewards(self, transitions: Transitions) -> np.ndarray:
         """(B,) float32: the reward of each transition; nothing of the stream's state changes.
@@ -59,47 +48,31 @@ class RewardStream(Protocol):
         Raises:
             UsageError: the stream needs whole rollouts.
         """
-        ...
-
-
-class RolloutsOnly:
-    """A stream that cannot pay single transitions.
-
-    Attributes:
-        why: a clause that says what it needs whole rollouts for.
-    """
-
-    why: ClassVar[str]
-
-    def transition_rewards(self, transitions: Transitions) -> np.ndarray:
-        """UsageError."""
-        raise UsageError(f"{self.why}, so it needs whole rollouts; choose a learner that takes them, such as PPO.")
-
-
-@runtime_checkable
-class LearningStream(Protocol):
-    """A stream with a model of its own, trained in the same minibatches as the policy."""
-
-    def parameters(self) -> Iterable[nn.Parameter]:
-        """What the optimiser trains."""
-        ...
-
-    def loss(self, index: Tensor) -> Tensor:
-        """Loss on the steps `index` (flat t * N + n) of the rollout that `rewards` saw last."""
-        ...
-
-
-@runtime_checkable
-class MeasuringStream(Protocol):
-    """A stream with something to report."""
+        del transitions
+        raise UsageError(f"{self.whole}, so it needs whole rollouts; choose a learner that takes them, such as PPO.")
 
     def metrics(self) -> dict[str, float]:
         """Figures about the last rollout, with keys like `rnd/novelty`."""
-        ...
+        return {}
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Of a model of its own: what is trained in the same minibatches as the policy."""
+        return ()
+
+    def loss(self, index: Tensor) -> Tensor:
+        """That model's loss on the steps `index` (flat t * N + n) of the rollout that `rewards` saw last."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes: arrays and tensors by name."""
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take back what `state` returned."""
 
 
 @dataclass
-class EnvReward:
+class EnvReward(RewardStream):
     """The env's own reward, times `scale` (the published runs multiply the task reward by 10)."""
 
     gamma: float = 0.99
@@ -107,7 +80,6 @@ class EnvReward:
     scale: float = 1.0
     name: str = "env"
     episodic: bool = True
-    horizon: int = 0
 
     def rewards(self, rollout: Rollout) -> np.ndarray:
         """(T, N) float32."""

@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import words
 from bkrl.core.registry import did_you_mean
-from bkrl.data.distinct import NumberedWindows, number_rollout
-from bkrl.data.windows import Rollout
+from bkrl.data.windows import Rollout, Windows
 from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.goal import GoalRaw
 from bkrl.potentials.protocol import Potential, Raw, Scale, Scaled
 from bkrl.rewards.shaped import ShapedReward
-from bkrl.rewards.streams import RolloutsOnly
 from bkrl.text import language
 
 ALL = "upstream"
@@ -161,7 +159,7 @@ def with_defects(potential: Scaled, defects: frozenset[str]) -> Scaled:
             f"{words(reads)}; leave {name} out of --compat, or take labels made without --with-{reads[0]}."
         )
     if "b1" in defects and isinstance(raw, CodeRaw):
-        divided = CodeRaw(raw.source, raw.obs_shape, raw.horizon, DIVISORS)
+        divided = CodeRaw(raw.source, raw.obs_shape, raw.reads.horizon, DIVISORS)
         return Scaled(divided, potential.artefact)
     if "b30" in defects and isinstance(raw, GoalRaw):
         # values are 0 or in (0.85, 1]; one less, so that the best states have Φ = 0 as everywhere
@@ -174,9 +172,9 @@ class HardThreshold(Raw):
 
     def __init__(self, raw: GoalRaw) -> None:
         self.raw = raw
-        self.horizon = raw.horizon
+        self.reads = raw.reads
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         similarity = self.raw.similarity(windows)
         return np.where(similarity > HARD_THRESHOLD, similarity, 0.0)
 
@@ -184,18 +182,18 @@ class HardThreshold(Raw):
 # --------------------------------------------------------------------------------------------------------- what Φ sees
 
 
-def blind(windows: NumberedWindows) -> NumberedWindows:
+def blind(windows: Windows) -> Windows:
     """b4: the current observation is replaced by the one before, or by nothing where there is none."""
-    views, empty = np.concatenate([windows.views, np.zeros_like(windows.views[:1])]), len(windows.views)
+    symbols, empty = np.concatenate([windows.symbols, np.zeros_like(windows.symbols[:1])]), len(windows.symbols)
     index = windows.index.copy()
     index[:, -1] = np.where(windows.valid[:, -2], index[:, -2], empty) if index.shape[1] > 1 else empty
-    return replace(windows, views=views, index=index)
+    return replace(windows, symbols=symbols, index=index)
 
 
-def one_clock(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
+def one_clock(windows: Windows, rollout: Rollout) -> Windows:
     """b5: which rows of a window count as this episode's is read off the last env, for all envs.
 
-    `windows` are those of `number_rollout`: rows 0..T of every env, then the final ones.
+    `windows` are those of `Rollout.numbered_windows`: rows 0..T of every env, then the final ones.
     """
     envs = rollout.num_envs
     rows = (rollout.num_steps + 1) * envs
@@ -208,7 +206,7 @@ def one_clock(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
     return replace(windows, valid=valid)
 
 
-def filled(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
+def filled(windows: Windows, rollout: Rollout) -> Windows:
     """b8: rows before the episode's start show its first observation and first action, and count as real.
 
     At the first observation that action is yet to be taken; in the last row of a rollout nobody knows it, and 0 stands
@@ -220,7 +218,7 @@ def filled(windows: NumberedWindows, rollout: Rollout) -> NumberedWindows:
     here = np.arange(len(windows))
     first = windows.valid.argmax(axis=1)
     coming = np.zeros(len(windows), np.int64)
-    coming[: rollout.num_steps * rollout.num_envs] = rollout.actions[rollout.horizon :].ravel()
+    coming[: rollout.num_steps * rollout.num_envs] = rollout.actions.ravel()
     action = np.where(first < horizon, windows.actions[here, np.minimum(first, horizon - 1)], coming)
     index = np.where(windows.valid, windows.index, windows.index[here, first][:, None])
     actions = np.where(windows.valid[:, :-1], windows.actions, action[:, None])
@@ -296,7 +294,7 @@ class PublishedShaping:
         self.carried, self.filter, self.moments = (state[name].copy() for name in ("carried", "filter", "moments"))
 
 
-class PublishedReward(RolloutsOnly, ShapedReward):
+class PublishedReward(ShapedReward):
     """reward_scale · r_t + shaping_coef · F_t, where F and what Φ sees have the chosen defects.
 
     b1 and b30 are the potential's (`with_defects`), b9 is how every run is, and b10 concerns PPO too.
@@ -307,7 +305,7 @@ class PublishedReward(RolloutsOnly, ShapedReward):
         factors: reward_scale and shaping_coef, as there.
     """
 
-    why = "The published code shapes a rollout at a time"
+    whole = "The published code shapes a rollout at a time"
 
     def __init__(self, potential: Potential, gamma: float, defects: frozenset[str], **factors: float) -> None:
         super().__init__(potential, gamma, **factors)
@@ -326,7 +324,7 @@ class PublishedReward(RolloutsOnly, ShapedReward):
 
     def potentials(self, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Φ at rows 0..T, (T+1, N), and of the final windows, (K,)."""
-        windows = number_rollout(rollout, self.horizon)
+        windows = rollout.numbered_windows(self.reads.horizon)
         if "b8" in self.defects:
             windows = filled(windows, rollout)  # every window is full now, so b5 has nothing left to say
         elif "b5" in self.defects:
@@ -336,7 +334,7 @@ class PublishedReward(RolloutsOnly, ShapedReward):
         if isinstance(self.potential, Scaled):
             values = self.potential.of_numbered(windows)
         else:
-            values = self.potential(windows.windows())
+            values = self.potential(windows)
         rows = (rollout.num_steps + 1) * rollout.num_envs
         return values[:rows].reshape(-1, rollout.num_envs), values[rows:]
 

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
+from bkrl.data.distinct import distinct_rows, numbered
 from bkrl.data.windows import Windows
 from bkrl.sandbox.check import ENTRY
 from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
@@ -119,10 +118,10 @@ class Sandbox:
         # in the order of their bytes: what is said of a bad value names its window by that
         rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
         _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-        values, components = self.evaluate_numbered(as_they_come(windows[first]))
+        values, components = self.evaluate_numbered(windows[first])
         return values[inverse], {name: column[inverse] for name, column in components.items()}
 
-    def evaluate_numbered(self, windows: NumberedWindows) -> tuple[NDArray[np.float64], Components]:
+    def evaluate_numbered(self, windows: Windows) -> tuple[NDArray[np.float64], Components]:
         """The same for windows whose views are numbered; every window is evaluated, repetitions too."""
         if self.words is not None or self.memory:
             windows = with_told(windows, self.words, bool(self.memory))
@@ -138,7 +137,7 @@ class Sandbox:
                 components.setdefault(name, np.full(count, np.nan))[part] = results[row]
         return values, components
 
-    def _evaluate_part(self, windows: NumberedWindows) -> tuple[NDArray[np.float64], list[str]]:
+    def _evaluate_part(self, windows: Windows) -> tuple[NDArray[np.float64], list[str]]:
         """At most as many as the worker takes at once."""
         if self._busy_seconds > self.limits.cpu_seconds / 2:  # well before the CPU limit would end an honest program
             self.restart()
@@ -198,19 +197,19 @@ class Sandbox:
         return worker
 
 
-def _missions(windows: Windows | NumberedWindows) -> NDArray[np.object_]:
+def _missions(windows: Windows) -> NDArray[np.object_]:
     if windows.missions is None:
         raise InputError("The program reads the mission, and these windows come without one.")
     return windows.missions
 
 
-def _memory(windows: Windows | NumberedWindows) -> NDArray[np.uint8]:
+def _memory(windows: Windows) -> NDArray[np.uint8]:
     if windows.memory is None:
         raise InputError("The program reads the memory of episodes, and these windows come without one.")
     return windows.memory
 
 
-def with_told(windows: NumberedWindows, words: MissionWords | None, memory: bool) -> NumberedWindows:
+def with_told(windows: Windows, words: MissionWords | None, memory: bool) -> Windows:
     """Windows of flat views after whose entries the words of the mission and the memory stand, where they are read; of
     rows before the episode, zeros.
     """
@@ -225,16 +224,9 @@ def with_told(windows: NumberedWindows, words: MissionWords | None, memory: bool
     table = np.concatenate([np.zeros((1, every.shape[1]), np.uint8), every[first]])
     pairs = windows.index * len(table) + np.where(windows.valid, numbers[:, None] + 1, 0)
     found, index = np.unique(pairs, return_inverse=True)
-    views = windows.views.reshape(len(windows.views), -1)[found // len(table)]
+    views = windows.symbols.reshape(len(windows.symbols), -1)[found // len(table)]
     joined = np.concatenate([views, table[found % len(table)]], axis=1)
-    return NumberedWindows(joined, index.reshape(pairs.shape), windows.actions, windows.valid)
-
-
-def as_they_come(windows: Windows) -> NumberedWindows:
-    """Every view with a number of its own, whether or not it is a repetition."""
-    index = np.arange(windows.valid.size).reshape(windows.valid.shape)
-    views = windows.observations.reshape(-1, *windows.observations.shape[2:])
-    return NumberedWindows(views, index, windows.actions, windows.valid, windows.missions, windows.memory)
+    return Windows(joined, index.reshape(pairs.shape), windows.actions, windows.valid)
 
 
 def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
@@ -249,7 +241,7 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
         raise InputError("Probation needs at least one window.")
 
     def values(part: Windows) -> NDArray[np.float64]:
-        return program.evaluate_numbered(as_they_come(part))[0]  # to evaluate a repeated window once would hide much
+        return program.evaluate_numbered(part)[0]  # to evaluate a repeated window once would hide much
 
     def require(fine: bool, reason: str) -> None:
         if not fine:
@@ -266,7 +258,7 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
     require(np.array_equal(first[:few], values(sample[:few])), "a value depends on how many windows are in the batch")
     require(first[0] == values(sample[:1])[0], "a value depends on how many windows are in the batch")
     for level, name in ((0, "all-zero"), (255, "all-255")):
-        extreme = replace(sample, observations=np.full_like(sample.observations, level))
+        extreme = sample.showing(np.full_like(sample.observations, level))
         try:
             values(extreme)
         except ProgramFailed as error:

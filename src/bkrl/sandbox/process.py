@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.data.distinct import NumberedWindows
+from bkrl.data.windows import Windows
 from bkrl.sandbox.check import Rejected, check_size
 from bkrl.sandbox.worker import EVALUATE, LOAD, MAX_MESSAGE, OK, RAISED, REFUSED, REQUEST, inputs, window_bytes
 
@@ -185,11 +185,11 @@ class Worker:
             raise ProgramRejected([(int(line), str(reason)) for line, reason in message.get("problems", [])])
         self._check(status, message)
 
-    def evaluate(self, windows: NumberedWindows, seconds: float) -> tuple[NDArray[np.float64], list[str]]:
+    def evaluate(self, windows: Windows, seconds: float) -> tuple[NDArray[np.float64], list[str]]:
         """Values and components (1 + C, B) of at most `capacity` windows, and the C components' names."""
         count = len(windows)
         # "raise" would copy once more
-        np.take(windows.views, windows.index, axis=0, out=self._observations[:count], mode="clip")
+        np.take(windows.symbols, windows.index, axis=0, out=self._observations[:count], mode="clip")
         self._actions[:count] = windows.actions
         self._valid[:count] = windows.valid
         status, message = self._ask(EVALUATE, count, b"", seconds)

@@ -119,7 +119,7 @@ def _report(potential: Scaled, data: Dataset, run: Run) -> Report:
     """A potential's report, made anew on a dataset, without examples: the strips show the same, with pictures."""
     rows = end_to_end(len(data.actions), WINDOWS)
     phi = np.concatenate(
-        [potential(data.windows(rows[i : i + _BATCH], potential.horizon)) for i in range(0, len(rows), _BATCH)]
+        [potential(data.windows(rows[i : i + _BATCH], potential.reads.horizon)) for i in range(0, len(rows), _BATCH)]
     )
     report = describe(potential, data, phi, run.facts.get("training", {}))
     del report["examples"]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, read_table, to_json, write_table
 from bkrl.core.jit import kernel
-from bkrl.data.distinct import NumberedWindows
+from bkrl.data.windows import Reads, Windows
 from bkrl.potentials.goal.reached import Reached
 from bkrl.potentials.goal.texts import Captioner, Texts, on_grid
 from bkrl.potentials.protocol import Artefact, Raw
@@ -76,15 +76,14 @@ class GoalRaw(Raw):
         reached: Reached | None = None,
     ) -> None:
         self.index, self.reached = index, reached
-        self.reads_missions, self.reads_memory = reads_missions, reached is not None
+        self.reads = Reads.of(horizon, reads_missions, reached is not None)
         # what no explorer has reached is what memory is for: a scale measured on its episodes would end there
         self.bounds = None if reached is None else (0.0, 1.0 + NEAR)
         self.language = language
         self.threshold = threshold
-        self.horizon = horizon
         self.texts = Texts(encoder, captioner, action_names, index.vectors, reader)
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         similarity = self.similarity(windows)
         near: NDArray[np.float64] = np.maximum(0.0, (similarity - self.threshold) / (1.0 - self.threshold))
         if self.reached is None:
@@ -92,11 +91,11 @@ class GoalRaw(Raw):
         assert windows.memory is not None
         return self.reached(windows.memory) + NEAR * near
 
-    def similarity(self, windows: NumberedWindows, moments: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    def similarity(self, windows: Windows, moments: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """(B,) highest cosine of the present with the goals of the retrieved moments (or of `moments`, (B, top))."""
         rows = self.texts.rows_of(windows)
         if moments is None:
-            moments = self.retrieve(self.texts.compared(windows, rows, self.reads_missions))
+            moments = self.retrieve(self.texts.compared(windows, rows, self.reads.mission))
         allowed = self._suggested(moments)
         present = self.texts.similarities[rows[:, -1]]
         if windows.index.shape[1] > 1:

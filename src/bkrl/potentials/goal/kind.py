@@ -13,7 +13,8 @@ from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset, Segment
-from bkrl.data.distinct import NumberedWindows, distinct_rows, number
+from bkrl.data.distinct import distinct_rows
+from bkrl.data.windows import Windows
 from bkrl.envs import captioner
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.goal import HORIZON, TOP, GoalIndex, GoalRaw, load
@@ -57,7 +58,7 @@ class Suggestions:
         describe = captioner(data.env_id, data.language)
         reporter.say(f"Embedding {self.said:,} distinct clauses and {len(self.goals):,} goals with {encoder.name}.")
         texts = Texts(encoder, describe, data.action_names)
-        moments = number(data.windows(self.rows, HORIZON))
+        moments = data.windows(self.rows, HORIZON).numbered()
         index = build_index(texts, moments, self.suggested, self.goals, self.reads_missions)
         reached = measure(self.goals, encoder, data, self.memory, self.shuffle) if self.memory else None
         raw = GoalRaw(
@@ -70,7 +71,7 @@ class Suggestions:
             reads_missions=self.reads_missions,
             reached=reached,
         )
-        sample = number(data.windows(end_to_end(len(data.actions), _MEASURED), HORIZON))
+        sample = data.windows(end_to_end(len(data.actions), _MEASURED), HORIZON).numbered()
         found = calibrate(raw, sample, generator(seed, "goal", "threshold"))
         raw.threshold = found.threshold
         reporter.say(
@@ -115,7 +116,7 @@ def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) ->
 
 def build_index(
     texts: Texts,
-    moments: NumberedWindows,
+    moments: Windows,
     suggested: Sequence[Sequence[int]],
     goals: list[str],
     reads_missions: bool = False,
@@ -154,9 +155,7 @@ class GoalCalibration:
     similarity_unrelated: dict[str, float]
 
 
-def calibrate(
-    raw: GoalRaw, windows: NumberedWindows, rng: np.random.Generator, quantile: float = 0.9
-) -> GoalCalibration:
+def calibrate(raw: GoalRaw, windows: Windows, rng: np.random.Generator, quantile: float = 0.9) -> GoalCalibration:
     """The threshold: the similarity that goals of *unrelated* moments reach in `quantile` of the windows.
 
     What is above has to do with the moment, and not just with the words of this world.  Where unrelated goals reach as

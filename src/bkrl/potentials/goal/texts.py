@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
+from bkrl.data.distinct import distinct_rows, numbered
+from bkrl.data.windows import Windows
 from bkrl.text.encoders import TextEncoder
 
 if TYPE_CHECKING:
@@ -87,15 +88,15 @@ class Texts:
         first, inverse = distinct_rows(read)
         return self._rows(read[first], self._numbers)[inverse]
 
-    def rows_of(self, windows: NumberedWindows) -> NDArray[np.int64]:
+    def rows_of(self, windows: Windows) -> NDArray[np.int64]:
         """(B, H+1) rows of the tables for every place of every window."""
-        used = np.zeros(len(windows.views), bool)
+        used = np.zeros(len(windows.symbols), bool)
         used[windows.index[windows.valid]] = True
-        rows = np.zeros(len(windows.views), np.int64)
-        rows[used] = self.look_up(windows.views[used])
+        rows = np.zeros(len(windows.symbols), np.int64)
+        rows[used] = self.look_up(windows.symbols[used])
         return np.where(windows.valid, rows[windows.index], 0)
 
-    def compared(self, windows: NumberedWindows, rows: NDArray[np.int64], reads_missions: bool) -> NDArray[np.int64]:
+    def compared(self, windows: Windows, rows: NDArray[np.int64], reads_missions: bool) -> NDArray[np.int64]:
         """(B, n) rows by which windows are compared: `rows` (B, H+1) of their views and, if read, as many missions."""
         if not reads_missions:
             return rows

@@ -26,7 +26,8 @@ from bkrl.agents.networks.missions import MissionLayer
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.flags import Flag
-from bkrl.data.distinct import NumberedWindows, distinct_rows, numbered
+from bkrl.data.distinct import distinct_rows, numbered
+from bkrl.data.windows import Reads, Windows
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw
 
@@ -44,15 +45,14 @@ class PreferenceRaw(Raw):
         self.nets = [net.eval().requires_grad_(False) for net in nets]
         self.temperature = temperature
         self.config = nets[0].config
-        self.horizon = self.config.horizon
         self.memory = memory
-        self.reads_missions, self.reads_memory = nets[0].mission is not None, nets[0].memory is not None
+        self.reads = Reads.of(self.config.horizon, nets[0].mission is not None, nets[0].memory is not None)
 
-    def __call__(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def __call__(self, windows: Windows) -> NDArray[np.float64]:
         members = self.members(windows)
         return members[0] if len(members) == 1 else members.mean(axis=0)
 
-    def members(self, windows: NumberedWindows) -> NDArray[np.float64]:
+    def members(self, windows: Windows) -> NDArray[np.float64]:
         """(K, B) the score of each network apart."""
         with one_thread():
             return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
@@ -85,16 +85,16 @@ def one_thread() -> Iterator[None]:
 
 
 @torch.no_grad()
-def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]:
+def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
     """(B,) scores of one network: what is distinct is worked out once."""
     index = windows.index
-    first, kind = distinct_rows(net.alike(windows.views))
-    embedded = in_chunks(net.embed, torch.from_numpy(windows.views[first]))
+    first, kind = distinct_rows(net.alike(windows.symbols))
+    embedded = in_chunks(net.embed, torch.from_numpy(windows.symbols[first]))
     present = in_chunks(net.present, embedded)
     past, rows = torch.empty(0, present.shape[1]), kind[index[:, -1:]]
     if net.config.horizon:
         # a transition as one number, which is found again faster than three
-        steps = (windows.actions * len(windows.views) + index[:, :-1]) * len(windows.views) + index[:, 1:]
+        steps = (windows.actions * len(windows.symbols) + index[:, :-1]) * len(windows.symbols) + index[:, 1:]
         once, inverse = distinct_rows(steps.ravel())
         before, action, after = (part.ravel()[once] for part in (index[:, :-1], windows.actions, index[:, 1:]))
         arrays = (kind[before], action, kind[after], before != after)
@@ -116,7 +116,7 @@ def _scores(net: PreferenceNet, windows: NumberedWindows) -> NDArray[np.float64]
     return scores.numpy().astype(np.float64)
 
 
-def _asked(layer: MissionLayer, windows: NumberedWindows) -> torch.Tensor:
+def _asked(layer: MissionLayer, windows: Windows) -> torch.Tensor:
     """(B, H+1, width) what the missions make of the views of windows: of a mission and a view once."""
     if windows.missions is None:
         raise InputError("The potential reads the mission, and these windows come without one.")
@@ -128,7 +128,7 @@ def _asked(layer: MissionLayer, windows: NumberedWindows) -> torch.Tensor:
     views, which = np.divmod(pairs.ravel()[once], len(texts))
     seen = in_chunks(
         lambda views, which: layer.see(context, questions, views, which),
-        torch.from_numpy(windows.views[views]),
+        torch.from_numpy(windows.symbols[views]),
         torch.from_numpy(which),
     )
     return seen[torch.from_numpy(inverse)].view(*pairs.shape, -1)

@@ -19,7 +19,6 @@ from torch import nn
 
 from bkrl.core.errors import InputError
 from bkrl.core.seeds import derive_seed, generator
-from bkrl.data.distinct import number
 from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
 from bkrl.data.windows import Windows
 from bkrl.potentials.preference import PreferenceRaw
@@ -283,11 +282,8 @@ def _weights(net: PreferenceNet) -> dict[str, torch.Tensor]:
 
 def _views_of(pairs: Pairs) -> tuple[torch.Tensor, NDArray[np.int64]]:
     """Distinct views (M, *obs_shape) and their numbers in A's and then B's windows, (2P, H+1)."""
-    both = Windows(
-        *(np.concatenate([getattr(pairs.a, n), getattr(pairs.b, n)]) for n in ("observations", "actions", "valid"))
-    )
-    numbered = number(both)
-    return torch.from_numpy(numbered.views), numbered.index
+    both = Windows.joined([pairs.a, pairs.b]).numbered()
+    return torch.from_numpy(both.symbols), both.index
 
 
 def _shortened(valid: torch.Tensor, share: float, rng: np.random.Generator) -> torch.Tensor:
@@ -313,7 +309,7 @@ def _measure(
     if len(members) > 1:
         signs = np.stack(members)[:, labels[2] != 0.5] > 0
         disagreement = float((signs != signs[0]).any(axis=0).mean()) if signs.size else None
-        scores = [raw.members(number(side[parts[2]])) for side in (pairs.a, pairs.b)]
+        scores = [raw.members(side[parts[2]].numbered()) for side in (pairs.a, pairs.b)]
         spread = float(np.concatenate(scores, axis=1).std(axis=0).mean())
     return Fit(
         pairs_train=len(parts[0]),

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
-from bkrl.data.distinct import number
-from bkrl.data.windows import Rollout, Windows
+from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs.family import World
 from bkrl.labelers.live import LiveComparisons
 from bkrl.potentials.kinds import permuted
@@ -29,7 +28,7 @@ from bkrl.potentials.protocol import Artefact, Potential, Scale, Scaled
 class Silent:
     """Φ = 0, before anything is known."""
 
-    horizon: int
+    reads: Reads
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         """(B,) zeros."""
@@ -67,7 +66,7 @@ class LivePreferences:
         self.comparisons, self.world = comparisons, world
         self.every, self.until, self.epochs, self.seed, self.shuffled = every, until, epochs, seed, shuffled
         self.config = net_config(world, comparisons.length)
-        self.potential: Potential = Silent(comparisons.length)
+        self.potential: Potential = Silent(Reads(comparisons.length))
         self.steps = self.fits = self.fitted = 0
         self.accuracy = float("nan")
 
@@ -97,7 +96,7 @@ class LivePreferences:
         pairs = Pairs(asked.a[usable], asked.b[usable], labels, np.repeat(asked.groups[usable, None], 2, axis=1))
         try:
             raw, found = fit(pairs, self.config, seed=seed, epochs=self.epochs)
-            values = raw(number(Windows.joined([pairs.a, pairs.b])))
+            values = raw(Windows.joined([pairs.a, pairs.b]).numbered())
             self.potential = self._scaled(raw, Scale.measure(values))
         except InputError:  # too few pairs yet, or a constant
             return
@@ -106,7 +105,7 @@ class LivePreferences:
     def _scaled(self, raw: PreferenceRaw, scale: Scale) -> Scaled:
         world = self.world
         shape, names = world.obs_shape, world.action_names
-        return Scaled(raw, Artefact("preference", raw.horizon, world.env_id, world.family, shape, names, scale))
+        return Scaled(raw, Artefact("preference", raw.reads.horizon, world.env_id, world.family, shape, names, scale))
 
     def state(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {f"comparisons.{name}": one for name, one in self.comparisons.state().items()}
