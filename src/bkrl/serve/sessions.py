@@ -182,10 +182,10 @@ class _Phi:
             self.potential.close()
             raise InputError(f"{run} was built in {made.env_id}, and {env_id} has other observations; choose another.")
         self._of: Callable[[Windows], NDArray[np.floating]] = PotentialOfRollout(self.potential).of_windows
-        N, H = envs.num_envs, self.potential.horizon
+        N, H = envs.num_envs, self.potential.reads.horizon
         self._views = np.zeros((N, H + 1, *made.obs_shape), np.uint8)
         self._actions, self._valid = np.zeros((N, H), np.int64), np.zeros((N, H + 1), bool)
-        self._memory = memory_of(env_id) if self.potential.reads_memory else None
+        self._memory = memory_of(env_id) if self.potential.reads.memory else None
         self._kept = np.zeros((N, self._memory.size if self._memory else 0), np.uint8)
         self.now = np.zeros(N)
 
@@ -217,8 +217,8 @@ class _Phi:
 
     def _values(self, rows: NDArray[np.int64], missions: list[str]) -> NDArray[np.floating]:
         memory = None if self._memory is None else self._kept[rows, : len(self._memory.names)]
-        said = np.array(missions, object) if self.potential.reads_missions else None
-        return self._of(Windows(self._views[rows], self._actions[rows], self._valid[rows], said, memory))
+        said = np.array(missions, object) if self.potential.reads.mission else None
+        return self._of(Windows.of(self._views[rows], self._actions[rows], self._valid[rows], said, memory))
 
 
 def _symbols(observations: Any) -> NDArray[np.uint8]:
