@@ -66,7 +66,8 @@ def test_shaping_is_the_difference_of_potentials_and_telescopes():
     paid = [sessions.step(rows, [0, action]) for action in actions]
     seen += [alone.step(np.array([action]))[0][0] for action in actions]
     steps = np.arange(len(seen))
-    phi = potential(gather(np.array(seen), np.array([*actions, 0]), steps, steps, potential.reads.horizon)).astype(float)
+    windows = gather(np.array(seen), np.array([*actions, 0]), steps, steps, potential.reads.horizon)
+    phi = potential(windows).astype(float)
     assert np.ptp(phi) > 0
     np.testing.assert_allclose([one.shaping[1] for one in paid], 0.9 * phi[1:] - phi[:-1], atol=1e-6)
     assert all(one.rewards[1] == one.shaping[1] for one in paid)
