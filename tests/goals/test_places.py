@@ -181,11 +181,11 @@ def test_a_source_and_a_tracker_come_back_as_they_were():
         source = PlaceSource(TASK, book)
         again = Source.of_json(json.loads(json.dumps(source.to_json())))
         np.testing.assert_array_equal(again.book.yes, book.yes)
-        other = PlaceTracker(PlaceBook(known, book.judge), N)
+        other = PlaceTracker(PlaceBook(known, book.suggester), N)
         other.restore(tracker.state())
         for name, one in tracker.state().items():
             np.testing.assert_array_equal(one, other.state()[name])
         np.testing.assert_array_equal(other(Views(symbols), started), tracker(Views(symbols), started))
         assert goals.shape == (N, source.num_deeds)
     plain = PlaceSource(TASK, PlaceBook(known, plain_judge("novelty")), plain={"name": "novelty"})
-    assert not Source.of_json(plain.to_json()).book.judge.knows
+    assert not Source.of_json(plain.to_json()).book.suggester.knows

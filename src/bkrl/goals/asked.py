@@ -74,8 +74,6 @@ class AskedSuggester:
         wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
     """
 
-    every_deed = False
-
     def __init__(
         self,
         name: str,
@@ -139,6 +137,3 @@ class AskedSuggester:
     def facts(self) -> dict[str, Any]:
         """Who is asked, and how many questions have no answer yet; what came of the others is the book's to say."""
         return {**self.session.backend.facts(), "waiting": len(self._asked)}
-
-    def close(self) -> None:
-        """The session's owner closes it."""

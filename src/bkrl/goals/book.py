@@ -21,12 +21,42 @@ QUALITIES: Final = ("good", "bad_timing", "nonsense", "impossible")
 _FIRST_ROWS: Final = 256
 
 
-class GoalBook:
+class BaseBook:
+    """What books have in common.
+
+    Attributes:
+        suggester: who is asked about what is met first; None: only what is in the book counts (an agent that is
+            evaluated).
+    """
+
+    suggester: Any = None
+
+    @property
+    def session(self) -> AskSession | None:
+        """Who is asked, if anybody."""
+        return self.suggester.session if self.suggester else None
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing further can be asked, if that is so."""
+        return self.session.stopped if self.session else None
+
+    def facts(self) -> dict[str, Any]:
+        """Who suggested, and what a manifest says of it."""
+        return {"suggester": self.suggester.name, **self.suggester.facts()} if self.suggester else {}
+
+
+def as_bytes(entries: Sequence[Any]) -> NDArray[np.uint8]:
+    """A book's entries as a checkpoint holds them: JSON."""
+    return np.frombuffer(json.dumps(entries, ensure_ascii=False).encode(), np.uint8).copy()
+
+
+class GoalBook(BaseBook):
     """A row for each situation that was met. A suggester is asked about a situation when it is met first.
 
     Args:
         situations: of the world.
-        suggester: suggests goals; None: only what is in the book counts (an agent that is evaluated).
+        suggester: suggests goals, or nobody.
         matcher: says which deeds reach a goal.
 
     Attributes:
@@ -65,11 +95,6 @@ class GoalBook:
                 self._enter(sorted(new))
             rows[~known] = [self._row_of[key] for key in late]
         return rows
-
-    @property
-    def session(self) -> AskSession | None:
-        """Who is asked, if anybody."""
-        return self.suggester.session if self.suggester else None
 
     @property
     def met(self) -> int:
@@ -115,9 +140,8 @@ class GoalBook:
 
     def saved(self) -> dict[str, Any]:
         """The situations in the order they were met, and their goals as JSON; what asking took."""
-        text = json.dumps([[key, self.goals[key]] for key in self._row_of], ensure_ascii=False)
         asked = self.session.state() if self.session else {}
-        return {"book": np.frombuffer(text.encode(), np.uint8).copy(), **asked}
+        return {"book": as_bytes([[key, self.goals[key]] for key in self._row_of]), **asked}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Situations without goals are asked about again."""

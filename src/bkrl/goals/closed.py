@@ -107,8 +107,6 @@ class ClosedSuggester:
         wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
     """
 
-    every_deed = False
-
     def __init__(
         self,
         name: str,
@@ -183,6 +181,3 @@ class ClosedSuggester:
     def facts(self) -> dict[str, Any]:
         """Who answers, and how many deeds are asked about; the book counts situations, the session questions."""
         return {**self.session.backend.facts(), "deeds": len(self.goals)}
-
-    def close(self) -> None:
-        """The session's owner closes it."""

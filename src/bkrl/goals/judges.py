@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
+from bkrl.goals.protocol import Known
 from bkrl.llm.session import AskSession
 
 Question = tuple[str, str]
@@ -58,7 +59,7 @@ class Judge(Protocol):
         ...
 
 
-class KnownJudge:
+class KnownJudge(Known):
     """A judge that knows its answers at once.
 
     Args:
@@ -68,8 +69,6 @@ class KnownJudge:
         said: what a manifest says of it.
     """
 
-    session = None
-
     def __init__(
         self, name: str, answer: Callable[[Question], float], knows: bool = True, said: Mapping[str, Any] | None = None
     ) -> None:
@@ -77,10 +76,6 @@ class KnownJudge:
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
         return [self._answer(question) for question in questions]
-
-    def poll(self) -> Mapping[Question, float]:
-        """Nothing comes later."""
-        return {}
 
     def facts(self) -> dict[str, Any]:
         return self._said

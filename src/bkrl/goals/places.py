@@ -20,9 +20,9 @@ from bkrl.envs import placing
 from bkrl.envs.family import Placed, Placing
 from bkrl.envs.housekeep.labels import truth
 from bkrl.goals.belonging import plain_judge
+from bkrl.goals.book import BaseBook, as_bytes
 from bkrl.goals.judges import Judge, Question, scores
-from bkrl.goals.tracker import PayRule
-from bkrl.llm.session import AskSession
+from bkrl.goals.tracker import BaseTracker, PayRule
 
 PLACES: Final = "places"
 QUALITIES: Final = ("good", "wrong")
@@ -32,12 +32,12 @@ COSTS: Final = {"scaled": (-0.1, -0.08), "clipped": (-0.25, -0.2), "none": (0.0,
 that pay 1. Published are 2.5, -.25 and -.2, which the published learner clips to 1, -.25 and -.2."""
 
 
-class PlaceBook:
+class PlaceBook(BaseBook):
     """What a judge said of each thing and place that was met.
 
     Args:
         placing: names the things and places.
-        judge: None: only what is in the book counts (an agent that is evaluated).
+        judge: the suggester, or nobody.
         threshold: the probability that yes must exceed.
 
     Attributes:
@@ -46,16 +46,11 @@ class PlaceBook:
     """
 
     def __init__(self, placing: Placing, judge: Judge | None, threshold: float = 0.5) -> None:
-        self.placing, self.judge, self.threshold = placing, judge, threshold
+        self.placing, self.suggester, self.threshold = placing, judge, threshold
         shape = (len(placing.things), len(placing.places))
         self.yes, self.asked, self._open = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(shape, bool)
         self._thing = {name: number for number, name in enumerate(placing.things)}
         self._place = {name: number for number, name in enumerate(placing.places)}
-
-    @property
-    def session(self) -> AskSession | None:
-        """Who is asked, if anybody."""
-        return self.judge.session if self.judge else None
 
     @property
     def met(self) -> int:
@@ -72,16 +67,16 @@ class PlaceBook:
         self._ask(pairs)
 
     def _ask(self, pairs: NDArray[np.int64]) -> None:
-        if self.judge is None or not len(pairs):
+        if self.suggester is None or not len(pairs):
             return
-        said = self.judge.judge([(self.placing.things[o], self.placing.places[p]) for o, p in pairs.tolist()])
+        said = self.suggester.judge([(self.placing.things[o], self.placing.places[p]) for o, p in pairs.tolist()])
         for (o, p), yes in zip(pairs.tolist(), said, strict=True):
             self._open[o, p] = yes is None
             self.yes[o, p] = np.nan if yes is None else yes
 
     def poll(self) -> int:
         """Take in what the judge has found meanwhile; how many answers that were."""
-        came: Mapping[Question, float] = self.judge.poll() if self.judge and self._open.any() else {}
+        came: Mapping[Question, float] = self.suggester.poll() if self.suggester and self._open.any() else {}
         for (thing, place), yes in came.items():
             pair = self._thing[thing], self._place[place]
             self.yes[pair], self._open[pair] = yes, False
@@ -93,7 +88,7 @@ class PlaceBook:
         free = placed.held < 0
         shown = placed.visible & free[:, None] & (placed.things >= 0)
         reach = placed.seen & ~free[:, None]
-        if self.judge is not None and not self.judge.knows:
+        if self.suggester is not None and not self.suggester.knows:
             return np.concatenate([shown, reach], 1)
         lies = shown & (placed.place >= 0)
         in_hand = np.where(free, 0, placed.things[n, placed.held])
@@ -118,15 +113,14 @@ class PlaceBook:
 
     def saved(self) -> dict[str, Any]:
         """The entries as JSON, which pairs have no answer yet, and what asking took."""
-        text = json.dumps(self.entries(), ensure_ascii=False)
-        asked = self.judge.state() if self.judge else {}
-        return {"book": np.frombuffer(text.encode(), np.uint8).copy(), "open": self._open.copy(), **asked}
+        asked = self.suggester.state() if self.suggester else {}
+        return {"book": as_bytes(self.entries()), "open": self._open.copy(), **asked}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Pairs without an answer are asked about again."""
         self.enter(json.loads(bytes(saved["book"])))
-        if self.judge:
-            self.judge.restore(saved)
+        if self.suggester:
+            self.suggester.restore(saved)
         self._ask(np.argwhere(saved["open"]))
 
 
@@ -150,11 +144,6 @@ class PlaceSource:
     plain: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def stopped(self) -> str | None:
-        """Why nothing further can be asked, if that is so."""
-        return self.book.session.stopped if self.book.session else None
-
-    @property
     def num_deeds(self) -> int:
         """How many deeds can be goals."""
         return self.book.placing.slots + len(self.book.placing.places)
@@ -166,15 +155,13 @@ class PlaceSource:
 
     def facts(self, tracker: PlaceTracker) -> dict[str, Any]:
         """What a manifest says: who suggested, how its answers compare with the votes, how good the goals were."""
-        judge = self.book.judge
-        known = {"suggester": judge.name, **judge.facts()} if judge else {}
         told = self.book.entries()
         real = truth(self.book.placing.house)
         figures = scores(
             [yes for _, _, yes in told], [real[thing, place] for thing, place, _ in told], self.book.threshold
         )
         accuracy = {name: None if value != value else value for name, value in asdict(figures).items()}
-        return {**known, "answers": accuracy, "quality": tracker.shares()}
+        return {**self.book.facts(), "answers": accuracy, "quality": tracker.shares()}
 
     def of(self, num_envs: int) -> PlaceTracker:
         return PlaceTracker(self.book, num_envs, self.rule, self.costs, self.shown)
@@ -202,7 +189,7 @@ class PlaceSource:
         return cls(document["env_id"], book, document["rule"], document["costs"], document["shown"], plain)
 
 
-class PlaceTracker:
+class PlaceTracker(BaseTracker):
     """Sets the goals of N agents (`agents.protocol.Goals`) in such a world and says what their last actions paid.
 
     As published: a goal that is reached pays, once an episode for each thing picked up and for each thing put away; a
@@ -214,24 +201,18 @@ class PlaceTracker:
         rule: "once", as above; "damped" divides the n-th payment of a deed in training by √n; "always" pays each time.
         costs: a key of `COSTS`.
         shown: whether agents see their goals; if not, all that they see is 0.
-
-    Attributes:
-        paid, reached, log: as in `GoalTracker`; `reached` counts what goals paid, not costs.
     """
 
     def __init__(
         self, book: PlaceBook, num_envs: int, rule: PayRule = "once", costs: str = "scaled", shown: bool = True
     ) -> None:
         N, self.K = num_envs, book.placing.slots
-        self.book, self.rule, self.costs, self.shown = book, rule, COSTS[costs], shown
         deeds = self.K + len(book.placing.places)
+        super().__init__(book, N, deeds, rule, shown, QUALITIES)
+        self.costs = COSTS[costs]
         self._wanted = np.zeros((N, deeds), bool)
         self._before = _empty(N, book.placing)
         self._picked, self._put = np.zeros((N, self.K), bool), np.zeros((N, self.K), bool)
-        self._times = np.zeros(deeds, np.int64)
-        self.paid, self.reached = np.zeros(N, np.float32), np.zeros(N)
-        self.log: list[tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]] | None = None
-        self.quality = {what: np.zeros(len(QUALITIES), np.int64) for what in ("suggested", "paid")}
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, D) 1 where a deed is a goal now; `started` as in `Agent.act`."""
@@ -260,41 +241,17 @@ class PlaceTracker:
         if self.rule == "once":
             pay[picks & self._picked[n, slot]] = 0
         elif self.rule == "damped":
-            for i in np.flatnonzero(got).tolist():
-                self._times[deed[i]] += 1
-                pay[i] /= np.sqrt(self._times[deed[i]])
+            self._damp(pay, deed)
         self._picked[n[picks], slot[picks]] = True
         puts = got & ~picks
         self._put[n[puts], slot[puts]] = True
         good = np.count_nonzero(got & self._before.good[n, deed])
         self.quality["paid"] += np.array([good, np.count_nonzero(got) - good])
-        before = self.reached.copy()
-        self.reached += pay
-        self.paid = (pay + self.costs[0] * (did & ~got) + self.costs[1] * failed).astype(np.float32)
-        if self.log is not None:
-            self.log.append((self.paid, before, self.reached.copy()))
-
-    def state(self) -> dict[str, Any]:
-        """What the next step depends on."""
-        return {name: np.array(one) for name, one in self._own().items()} | self.book.saved()
+        self._pay(pay, self.costs[0] * (did & ~got) + self.costs[1] * failed)
 
     def _own(self) -> dict[str, NDArray[Any]]:
-        own = {"wanted": self._wanted, "picked": self._picked, "put": self._put, "times": self._times}
-        own |= {"reached": self.reached} | {f"quality.{what}": counts for what, counts in self.quality.items()}
-        return own | {f"before.{name}": one for name, one in self._before._asdict().items()}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
-        self.book.restore(state)
-        for name, one in self._own().items():
-            one[...] = state[name]
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        """Of what was suggested and of what was paid: the share of each quality, 0 where there was nothing."""
-        return {
-            what: dict(zip(QUALITIES, (counts / max(1, int(counts.sum()))).tolist(), strict=True))
-            for what, counts in self.quality.items()
-        }
+        own = {"wanted": self._wanted, "picked": self._picked, "put": self._put}
+        return super()._own() | own | {f"before.{name}": one for name, one in self._before._asdict().items()}
 
 
 def _empty(N: int, placing: Placing) -> Placed:

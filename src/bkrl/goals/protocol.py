@@ -16,11 +16,9 @@ class Suggester(Protocol):
 
     Attributes:
         name: as in `--suggester`.
-        every_deed: whether a deed counts as done when it is tried, as the baselines without knowledge are published.
     """
 
     name: str
-    every_deed: bool
 
     @property
     def session(self) -> AskSession | None:
@@ -39,6 +37,12 @@ class Suggester(Protocol):
         """What a manifest says of it."""
         ...
 
-    def close(self) -> None:
-        """Let go of what it holds."""
-        ...
+
+class Known:
+    """What suggesters and judges that know their answers at once have in common."""
+
+    session = None
+
+    def poll(self) -> Mapping[Any, Any]:
+        """Nothing comes later."""
+        return {}

@@ -49,11 +49,6 @@ class Source:
     captioner: Captioner | None = None
 
     @property
-    def stopped(self) -> str | None:
-        """Why nothing further can be asked, if that is so."""
-        return self.book.session.stopped if self.book.session else None
-
-    @property
     def num_deeds(self) -> int:
         """How many deeds can be goals."""
         return len(self.book.situations.deeds)
@@ -66,7 +61,7 @@ class Source:
     def facts(self, tracker: GoalTracker) -> dict[str, Any]:
         """What a manifest says: who suggested, how many situations were met, how good the goals were."""
         suggester = self.book.suggester
-        known = {"suggester": suggester.name, **suggester.facts()} if suggester else {}
+        known = self.book.facts()
         if self.book.session:
             known |= {"unreadable": sum(found == () for found in self.book.goals.values())}
             known |= {"unanswered": self.unanswered[0]}
@@ -121,7 +116,6 @@ class TaskSource:
     """The env's own mission as the goal: for typed tasks, whose missions are deeds. Nothing is paid for it here."""
 
     reads_mission = True
-    stopped = None
 
     def __init__(self, env_id: str) -> None:
         self.env_id = env_id

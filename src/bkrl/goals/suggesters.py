@@ -10,7 +10,7 @@ import numpy as np
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
 from bkrl.envs.family import Situations
-from bkrl.goals.protocol import Goals, Suggester
+from bkrl.goals.protocol import Goals, Known, Suggester
 
 IMPOSSIBLE: Final = (
     "fly to the moon", "open the door", "ride the cow", "build a boat", "swim across the lake", "cook dinner",
@@ -21,21 +21,7 @@ KINDS: Final = ("bad_timing", "nonsense", "impossible")
 """What can be wrong with a goal: it cannot be done here; no rule of the env allows it; there is no such deed."""
 
 
-class _Known:
-    """A suggester that knows its goals at once."""
-
-    every_deed = False
-    session = None
-
-    def poll(self) -> Mapping[int, Goals]:
-        """Nothing comes later."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Oracle(_Known):
+class Oracle(Known):
     """The deeds that make sense by the rules of the env: what knowledge could give at best (paper, section 4)."""
 
     name = "oracle"
@@ -51,11 +37,9 @@ class Oracle(_Known):
         return {}
 
 
-class EveryDeed(_Known):
+class EveryDeed(Known):
     """Every deed, everywhere, counted when it is tried. Paid once an episode this is the paper's Novelty, paid every
     time its Uniform."""
-
-    every_deed = True
 
     def __init__(self, situations: Situations, name: str) -> None:
         self.situations, self.name = situations, name
@@ -69,7 +53,7 @@ class EveryDeed(_Known):
         return {"deeds": len(self._goals)}
 
 
-class Noisy(_Known):
+class Noisy(Known):
     """The oracle with stated shares of wrong goals: how good must goals be to help?
 
     Each goal of the oracle is replaced with probability `rates[kind]` by one that is wrong in that way. A situation's
@@ -127,7 +111,7 @@ def plain_suggester(name: str, situations: Situations, rates: Mapping[str, float
     return Noisy(situations, rates, seed) if name == "noisy" else None
 
 
-class Replayed(_Known):
+class Replayed(Known):
     """The goals that another run was given, from what its policy keeps; situations that it never met have none.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.jit import kernel
 from bkrl.data.views import Views
-from bkrl.goals.book import QUALITIES, GoalBook
+from bkrl.goals.book import QUALITIES, BaseBook, GoalBook
 from bkrl.goals.captions import NOTHING, Captioner, TrueCaptioner
 
 PayRule = Literal["once", "damped", "always"]
@@ -18,7 +18,63 @@ PayRule = Literal["once", "damped", "always"]
 divided by √n. always: every time."""
 
 
-class GoalTracker:
+class BaseTracker:
+    """What trackers (`agents.protocol.Goals`) of N agents have in common: what was paid, and how good goals were.
+
+    Attributes:
+        paid: (N,) float32, what the last action of each env paid.
+        reached: (N,) float64, the sum of what goals paid in the running episodes, after the last action.
+        log: a row for each step, for who empties it: what was paid, `reached` before and after; None: nothing is kept.
+        quality: how many goals of each of `qualities` were suggested, and paid.
+    """
+
+    def __init__(
+        self, book: BaseBook, num_envs: int, deeds: int, rule: PayRule, shown: bool, qualities: Sequence[str]
+    ) -> None:
+        self.book: Any = book
+        self.rule, self.shown, self._qualities = rule, shown, qualities
+        self._times = np.zeros(deeds, np.int64)
+        self.paid, self.reached = np.zeros(num_envs, np.float32), np.zeros(num_envs)
+        self.log: list[tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]] | None = None
+        self.quality = {what: np.zeros(len(qualities), np.int64) for what in ("suggested", "paid")}
+
+    def _damp(self, pay: NDArray[np.float64], deeds: NDArray[np.int64]) -> None:
+        """Divide the n-th payment of a deed by √n."""
+        for i in np.flatnonzero(pay > 0).tolist():
+            self._times[deeds[i]] += 1
+            pay[i] /= np.sqrt(self._times[deeds[i]])
+
+    def _pay(self, pay: NDArray[np.float64], costs: NDArray[np.float64] | float = 0.0) -> None:
+        """Note what goals paid, and what else the step cost."""
+        before, self.paid = self.reached.copy(), (pay + costs).astype(np.float32)
+        self.reached += pay
+        if self.log is not None:
+            self.log.append((self.paid, before, self.reached.copy()))
+
+    def _own(self) -> dict[str, NDArray[Any]]:
+        """What the next step depends on, beside the book."""
+        counts = {f"quality.{what}": counts for what, counts in self.quality.items()}
+        return {"times": self._times, "reached": self.reached, **counts}
+
+    def state(self) -> dict[str, Any]:
+        """What the next step depends on."""
+        return {name: np.array(one) for name, one in self._own().items()} | self.book.saved()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self.book.restore(state)
+        for name, one in self._own().items():
+            one[...] = state[name]
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Of what was suggested and of what was paid: the share of each quality, 0 where there was nothing."""
+        return {
+            what: dict(zip(self._qualities, (counts / max(1, int(counts.sum()))).tolist(), strict=True))
+            for what, counts in self.quality.items()
+        }
+
+
+class GoalTracker(BaseTracker):
     """Sets the goals of N agents (`agents.protocol.Goals`) and says what their last actions paid.
 
     A goal is before an agent while its deed is suggested in the situation and, under `once`, was not paid in this
@@ -31,11 +87,6 @@ class GoalTracker:
         captioner: says which deed was done.
         shown: whether agents see their goals; if not, all that they see is 0.
         counted: whether the quality of goals is counted.
-
-    Attributes:
-        paid: (N,) float32, what the last action of each env paid.
-        reached: (N,) float64, the sum of what was paid in the running episodes, after the last action.
-        log: a row for each step, for who empties it: what was paid, `reached` before and after; None: nothing is kept.
     """
 
     def __init__(
@@ -49,17 +100,14 @@ class GoalTracker:
         counted: bool = False,
     ) -> None:
         N, deeds = num_envs, book.situations.deeds
-        self.book, self.rule, self.shown, self.counted = book, rule, shown, counted
+        super().__init__(book, N, len(deeds), rule, shown, QUALITIES)
+        self.counted = counted
         self.captioner: Captioner = captioner or TrueCaptioner()
         self._seen = np.zeros((N, 0), np.uint8)
         first = {deed: number for number, deed in reversed(list(enumerate(deeds)))}
         self._group = np.array([min(first[name] for name in same if name in first) for same in book.situations.same])
         self._rows = np.zeros(N, np.int64)
         self._done = np.zeros((N, len(deeds)), bool)  # by the first deed of each group
-        self._times = np.zeros(len(deeds), np.int64)
-        self.paid, self.reached = np.zeros(N, np.float32), np.zeros(N)
-        self.log: list[tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]] | None = None
-        self.quality = {what: np.zeros(len(QUALITIES), np.int64) for what in ("suggested", "paid")}
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, A) 1 where a deed is a goal now; `started` as in `Agent.act`."""
@@ -89,44 +137,25 @@ class GoalTracker:
             pay[self._done[n, group]] = 0
             self._done[n, group] |= pay > 0
         elif self.rule == "damped":
-            for i in np.flatnonzero(pay > 0).tolist():
-                self._times[group[i]] += 1
-                pay[i] /= np.sqrt(self._times[group[i]])
+            self._damp(pay, group)
         if self.counted:
             got = pay > 0
             sensible, possible = self.book.sensible[self._rows, deeds], self.book.possible[deeds]
             good = np.count_nonzero(got & sensible)
             known = np.count_nonzero(got & possible)
             self.quality["paid"] += np.array([good, known - good, np.count_nonzero(got) - known, 0])
-        before, self.paid = self.reached.copy(), pay.astype(np.float32)
-        self.reached += pay
-        if self.log is not None:
-            self.log.append((self.paid, before, self.reached.copy()))
+        self._pay(pay)
 
-    def state(self) -> dict[str, Any]:
-        """What the next step depends on."""
-        counts = {f"quality.{what}": counts for what, counts in self.quality.items()}
-        own = {"done": self._done, "times": self._times, "reached": self.reached, "rows": self._rows, **counts}
-        own |= {"seen": self._seen, "captions": np.array(getattr(self.captioner, "steps", 0))}
-        return {name: one.copy() for name, one in own.items()} | self.book.saved()
+    def _own(self) -> dict[str, NDArray[Any]]:
+        own = {"done": self._done, "rows": self._rows, "seen": self._seen}
+        return super()._own() | own | {"captions": np.array(getattr(self.captioner, "steps", 0))}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
-        self.book.restore(state)
-        self._done[:], self._times[:] = state["done"], state["times"]
-        self.reached[:], self._rows = state["reached"], np.array(state["rows"])
-        self._seen = np.array(state["seen"])
+        self._seen = np.zeros_like(state["seen"])  # of the views of the last call, whose shape is not known before one
+        super().restore(state)
         if hasattr(self.captioner, "steps"):
             self.captioner.steps = int(state["captions"])
-        for what in self.quality:
-            self.quality[what] = np.array(state[f"quality.{what}"])
-
-    def shares(self) -> dict[str, dict[str, float]]:
-        """Of what was suggested and of what was paid: the share of each quality, 0 where there was nothing."""
-        return {
-            what: dict(zip(QUALITIES, (counts / max(1, int(counts.sum()))).tolist(), strict=True))
-            for what, counts in self.quality.items()
-        }
 
 
 @kernel

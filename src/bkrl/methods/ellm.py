@@ -148,7 +148,7 @@ class GoalTrainee(Trainee):
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one question was answered."""
-        stopped, (unanswered, asked) = self.source.stopped, self.source.unanswered
+        stopped, (unanswered, asked) = self.source.book.stopped, self.source.unanswered
         if stopped and unanswered == asked:
             raise RunFailed(f"{stopped.rstrip('.')}: there are no goals; mend that, and the same command goes on.")
         return {}

@@ -176,7 +176,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     from bkrl.goals.captions import NoisyCaptioner, TrueCaptioner
     from bkrl.goals.match import Matcher
     from bkrl.goals.source import TASK, Source, TaskSource
-    from bkrl.goals.suggesters import plain_suggester
+    from bkrl.goals.suggesters import EveryDeed, plain_suggester
     from bkrl.text.encoders import HashEncoder, open_encoder
 
     if (places := find_placing(settings.env)) is not None:
@@ -207,7 +207,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
     assert suggester is not None
     rule = "always" if settings.suggester == "uniform" else settings.goal_pay
-    success = "tried" if suggester.every_deed else settings.goal_success
+    success = "tried" if isinstance(suggester, EveryDeed) else settings.goal_success
     words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
     source = Source(settings.env, book, rule, success, plain, words, settings.see_goals)  # type: ignore[arg-type]
     if settings.captioner == "noisy":
