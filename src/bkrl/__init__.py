@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from bkrl.data.dataset import Dataset
     from bkrl.envs import make, make_vec
     from bkrl.envs.own import register_env
+    from bkrl.goals.suggesters import register_suggester
     from bkrl.labelers.config import LabelConfig
+    from bkrl.llm import register_annotator
     from bkrl.methods import Method, Trainee, TrainRsConfig, register_method
     from bkrl.potentials import load_potential, register_potential
     from bkrl.potentials.config import TrainRmConfig
@@ -51,9 +53,11 @@ __all__ = [
     "make",
     "make_report",
     "make_vec",
+    "register_annotator",
     "register_env",
     "register_method",
     "register_potential",
+    "register_suggester",
     "to_trl_environment",
     "train_rm",
     "train_rs",
@@ -72,9 +76,11 @@ _HOMES = {
     "make_vec": "envs",
     "TrainRsConfig": "methods",
     "Trainee": "methods",
+    "register_annotator": "llm",
     "register_env": "envs.own",
     "register_method": "methods",
     "register_potential": "potentials",
+    "register_suggester": "goals.suggesters",
     "to_trl_environment": "agents.trl",
     "write_potential": "potentials.own",
 }

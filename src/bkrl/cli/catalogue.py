@@ -39,9 +39,11 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
 
         return [("", ["alg", "needs", "what it is"], [[one.name, one.needs, one.help] for one in methods()])]
     if what == "llms":
-        from bkrl.llm import SPECS
+        from bkrl.llm import SPECS, annotators
 
-        return [("", ["llm", "needs", "what it is"], [list(row) for row in (*SPECS, _CONTROLS)])]
+        known, ours = annotators(), {spec.partition(":")[0] for spec, *_ in SPECS}
+        others = [(name, "a plugin", known.help(name)) for name in known.names() if name not in ours]
+        return [("", ["llm", "needs", "what it is"], [list(row) for row in (*SPECS, _CONTROLS, *others)])]
     if what == "potentials":
         kinds = ("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])
         return [
@@ -49,7 +51,11 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
             ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by", "advice from"], _samples()),
         ]
     if what == "suggesters":
-        return [("Values of --suggester", ["suggester", "in", "what it knows"], [list(row) for row in _SUGGESTERS])]
+        from bkrl.goals.suggesters import own_suggesters
+
+        own = own_suggesters()
+        suggesters = [*_SUGGESTERS, *((name, _TYPED, own.help(name)) for name in own.names())]
+        return [("Values of --suggester", ["suggester", "in", "what it knows"], [list(row) for row in suggesters])]
     if what == "studies":
         title = "Studies that ship with bkrl; `bkrl sweep STUDY --dry-run` lists the runs of one"
         return [(title, ["study", "what it asks", "trains", "on two cores", "command"], _studies())]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from bkrl.core.errors import UsageError
+from bkrl.core.registry import Registry, load_plugins
 from bkrl.core.seeds import generator
 from bkrl.envs.family import Situations
 from bkrl.goals.protocol import Goals, Known, Suggester
@@ -17,6 +18,8 @@ IMPOSSIBLE: Final = (
     "light a fire", "dig a hole", "climb the tree", "talk to the zombie", "read a book", "plant a flower",
 )  # fmt: skip
 """Goals that no action of Crafter reaches."""
+OWN: Registry[Callable[[Situations, int], Suggester]] = Registry("suggester")
+"""Those of plugins."""
 KINDS: Final = ("bad_timing", "nonsense", "impossible")
 """What can be wrong with a goal: it cannot be done here; no rule of the env allows it; there is no such deed."""
 
@@ -31,10 +34,6 @@ class Oracle(Known):
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         return [self.situations.sensible(key) for key in keys]
-
-    def facts(self) -> dict[str, Any]:
-        """Nothing beyond its name."""
-        return {}
 
 
 class EveryDeed(Known):
@@ -102,13 +101,33 @@ class Noisy(Known):
         return {"rates": self.rates}
 
 
+def register_suggester(name: str, make: Callable[[Situations, int], Suggester], help: str = "") -> None:
+    """Make a suggester of goals known as `--suggester NAME` where goals are deeds.
+
+    Args:
+        name: none of those of `bkrl list suggesters`, which go before it.
+        make: makes a `bkrl.goals.protocol.Suggester` that knows its goals at once, given the `Situations` of an env and
+            a seed; the same for the same arguments, since a policy file keeps its name alone. `Known` is a base class.
+        help: one line for `bkrl list suggesters`.
+    """
+    OWN.add(name, make, help)
+
+
+def own_suggesters() -> Registry[Callable[[Situations, int], Suggester]]:
+    """Those that plugins registered."""
+    load_plugins()
+    return OWN
+
+
 def plain_suggester(name: str, situations: Situations, rates: Mapping[str, float], seed: int) -> Suggester | None:
     """The suggester of this name that asks nobody; None for another."""
     if name == "oracle":
         return Oracle(situations)
     if name in ("novelty", "uniform"):
         return EveryDeed(situations, name)
-    return Noisy(situations, rates, seed) if name == "noisy" else None
+    if name == "noisy":
+        return Noisy(situations, rates, seed)
+    return OWN.get(name)(situations, seed) if name in own_suggesters().names() else None
 
 
 class Replayed(Known):

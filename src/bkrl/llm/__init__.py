@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bkrl.core.errors import UsageError
-from bkrl.core.registry import Registry
+from bkrl.core.registry import Registry, load_plugins
 from bkrl.llm.protocol import Backend, Connection
 
-__all__ = ["BACKENDS", "SPECS", "open_backend"]
+__all__ = ["BACKENDS", "SPECS", "annotators", "open_backend", "register_annotator"]
 
 BACKENDS: Registry[Callable[[str, Connection], Backend]] = Registry("llm")
 _ROWS = (
@@ -53,8 +53,29 @@ KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housek
 """Families of envs that a hand-written annotator knows; any other annotator reads what it is shown."""
 SPECS = tuple((spec, needs, what) for spec, _, needs, what in _ROWS)
 """What `--llm` takes: how it is written, what it needs, and what it is."""
+OF_OTHERS = tuple(spec.partition(":")[0] for spec, *_ in _ROWS if ":" in spec)
+"""Those that take the name of a model."""
 for _spec, _behind, _, _what in _ROWS:
     BACKENDS.add(_spec.partition(":")[0], f"bkrl.llm.{_behind}", f"{_spec}, {_what}")
+
+
+def register_annotator(name: str, make: Callable[[str, Connection], Backend], help: str = "") -> None:
+    """Make an annotator known as `--llm NAME` and `NAME:…`, and as a suggester of goals.
+
+    Args:
+        name: without a colon, and none of bkrl's own; ValueError otherwise.
+        make: makes a `bkrl.llm.protocol.Backend`, given what stands after the colon and the settings of connections.
+        help: one line for `bkrl list llms`.
+    """
+    if ":" in name:
+        raise ValueError(f"annotator '{name}': the colon and what follows it are given to `make`")
+    BACKENDS.add(name, make, help)
+
+
+def annotators() -> Registry[Callable[[str, Connection], Backend]]:
+    """Every annotator, those of plugins included."""
+    load_plugins()
+    return BACKENDS
 
 
 def check_knows(spec: str, env_id: str, family: str) -> None:
@@ -74,9 +95,9 @@ def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  
     there.
     """
     kind, colon, name = spec.partition(":")
-    make = BACKENDS.get(kind)
+    make = annotators().get(kind)
     if kind in EMBEDDED and colon and kind != "random":
         raise UsageError(f"--llm {kind} takes no model name.")
-    if kind not in EMBEDDED and not name:
+    if kind in OF_OTHERS and not name:
         raise UsageError(f"--llm {kind} needs a name after a colon: {BACKENDS.help(kind)}.")
     return make(name, connection)

@@ -10,7 +10,7 @@ from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import Reporter
-from bkrl.llm import BACKENDS, open_backend
+from bkrl.llm import annotators, open_backend
 from bkrl.llm.budget import Budget
 from bkrl.llm.policy import AskPolicy
 from bkrl.llm.prices import find_price, unknown_price
@@ -21,7 +21,7 @@ from bkrl.llm.store import Store
 
 def check_name(name: str, others: Sequence[str] = (), what: str = "annotator") -> None:
     """UsageError where no annotator has the name; the arguments are those of `open_session`."""
-    known = (*others, *BACKENDS.names())
+    known = (*others, *annotators().names())
     if name.partition(":")[0] not in known:
         raise UsageError(f"There is no {what} '{name}'.{did_you_mean(name, known)} Known: {', '.join(known)}.")
 

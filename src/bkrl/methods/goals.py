@@ -159,7 +159,14 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
 
     @property
     def asks(self) -> bool:
-        return self.suggester not in PLAIN + _PRIORS and not self.suggester.startswith(_REPLAY)
+        return self.suggester not in (*PLAIN, *_PRIORS, *_own()) and not self.suggester.startswith(_REPLAY)
+
+
+def _own() -> list[str]:
+    """The suggesters of plugins."""
+    from bkrl.goals.suggesters import own_suggesters
+
+    return own_suggesters().names()
 
 
 def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource | PlaceSource:
@@ -195,7 +202,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     elif settings.goal_encoder != "none":
         encoder = open_encoder({"name": settings.goal_encoder, "size": 0})
     plain: dict[str, Any] = {}
-    if settings.suggester in PLAIN:
+    if settings.suggester in (*PLAIN, *_own()):
         rates = {kind: getattr(settings, kind) for kind in ("bad_timing", "nonsense", "impossible")}
         rates = rates if settings.suggester == "noisy" else {}
         plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
