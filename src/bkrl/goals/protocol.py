@@ -46,3 +46,7 @@ class Known:
     def poll(self) -> Mapping[Any, Any]:
         """Nothing comes later."""
         return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing beyond its name."""
+        return {}
