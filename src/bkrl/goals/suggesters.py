@@ -107,7 +107,7 @@ def register_suggester(name: str, make: Callable[[Situations, int], Suggester], 
     Args:
         name: none of those of `bkrl list suggesters`, which go before it.
         make: makes a `bkrl.goals.protocol.Suggester` that knows its goals at once, given the `Situations` of an env and
-            a seed; the same for the same arguments, since a policy file keeps its name alone. `goals.protocol.Known` is a base.
+            a seed; the same for the same arguments, since a policy file keeps its name alone. `Known` is a base for it.
         help: one line for `bkrl list suggesters`.
     """
     OWN.add(name, make, help)
