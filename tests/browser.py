@@ -64,15 +64,16 @@ class Page:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._call(f"{domain}.enable")
 
-    def open(self, path: Path, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        """Show a file at a size, and wait until it has loaded."""
+    def open(self, path: Path | str, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+        """Show a file, or an address, at a size, and wait until it has loaded."""
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
-        self._call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+        url = path if isinstance(path, str) else path.resolve().as_uri()
+        self._call("Page.navigate", url=url)
+        self.wait(f"document.readyState === 'complete' && location.protocol === '{url.partition(':')[0]}:'")
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.agents.viewer import symbols_of
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.data.windows import Windows
@@ -51,6 +52,7 @@ class Sessions:
         potential: a train-rm run, or `sample:NAME`, whose γΦ' - Φ is added to the reward of each step.
         gamma: of that difference; optimal policies are kept for learners with the same discount.
         seed: of the seeds of episodes for which none is asked.
+        options: of `make_vec`.
 
     Attributes:
         action_names: in the order of the action's numbers; every action can be taken at any time.
@@ -59,12 +61,19 @@ class Sessions:
         over: (N,) bool, the episode has ended.
         captions, missions: (N,) of the present.
         busy: seconds of processor time that env, captions and Φ have taken.
+        seen: (K,) what the envs of the last call returned.
     """
 
     def __init__(
-        self, env_id: str, num_sessions: int, potential: Path | None = None, gamma: float = 0.99, seed: int = 1
+        self,
+        env_id: str,
+        num_sessions: int,
+        potential: Path | None = None,
+        gamma: float = 0.99,
+        seed: int = 1,
+        **options: Any,
     ) -> None:
-        self.envs = make_vec(env_id, num_sessions)
+        self.envs = make_vec(env_id, num_sessions, **options)
         self.env = self.envs.world
         self.envs.reset(seed=0)
         self.action_names = Wording().of(self.env).action_names
@@ -78,6 +87,7 @@ class Sessions:
         self.captions, self.missions = [""] * num_sessions, [""] * num_sessions
         self.phi = None if potential is None else _Phi(potential, env_id, self.envs, gamma)
         self.busy = 0.0
+        self.seen: Any = None
 
     @property
     def guarantee(self) -> str:
@@ -131,8 +141,8 @@ class Sessions:
     def reset(self, rows: Sequence[int], starts: Sequence[SavedState]) -> None:
         """Begin episodes in these sessions."""
         began, which = process_time(), np.asarray(rows, np.int64)
-        seen, missions = self.envs.begin_rows(which, [one.seed for one in starts])
-        symbols = _symbols(seen)
+        self.seen, missions = self.envs.begin_rows(which, [one.seed for one in starts])
+        symbols = symbols_of(self.seen)
         for row, one, mission, caption in zip(rows, starts, missions, self._caption(symbols), strict=True):
             self.seeds[row], self.taken[row], self.captions[row], self.missions[row] = (
                 one.seed, bytearray(), caption, mission,
@@ -150,8 +160,8 @@ class Sessions:
     def step(self, rows: Sequence[int], actions: Sequence[int]) -> Stepped:
         """One action in each of these sessions, whose episodes run; no session stands there twice."""
         began, which, chosen = process_time(), np.asarray(rows, np.int64), np.asarray(actions, np.int64)
-        seen, paid, terminated, truncated, success = self.envs.step_rows(which, chosen)
-        symbols, rewards, shaping = _symbols(seen), paid.astype(np.float64), np.zeros(len(which))
+        self.seen, paid, terminated, truncated, success = self.envs.step_rows(which, chosen)
+        symbols, rewards, shaping = symbols_of(self.seen), paid.astype(np.float64), np.zeros(len(which))
         self.over[which] = terminated | truncated
         for row, action, caption in zip(rows, actions, self._caption(symbols), strict=True):
             self.taken[row].append(action)
@@ -189,6 +199,10 @@ class _Phi:
         self._kept = np.zeros((N, self._memory.size if self._memory else 0), np.uint8)
         self.now = np.zeros(N)
 
+    def present(self, rows: list[int]) -> NDArray[np.uint8]:
+        """(K, *obs_shape) what is seen in these rows now."""
+        return self._views[rows, -1]
+
     def begin(self, rows: NDArray[np.int64], symbols: NDArray[np.uint8], missions: list[str]) -> None:
         """Episodes begin in these rows."""
         self._views[rows], self._actions[rows], self._valid[rows], self._kept[rows] = 0, 0, False, 0
@@ -219,7 +233,3 @@ class _Phi:
         memory = None if self._memory is None else self._kept[rows, : len(self._memory.names)]
         said = np.array(missions, object) if self.potential.reads.mission else None
         return self._of(Windows.of(self._views[rows], self._actions[rows], self._valid[rows], said, memory))
-
-
-def _symbols(observations: Any) -> NDArray[np.uint8]:
-    return observations["symbolic"] if isinstance(observations, dict) else observations

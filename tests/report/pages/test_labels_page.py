@@ -21,6 +21,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import code
 from bkrl.labelers.audit import conduct
+from bkrl.report.pages import html
 from bkrl.report.pages import labels as labels_page
 from bkrl.report.plots import pictures
 from bkrl.runs.record import Run
@@ -197,7 +198,7 @@ def test_crafter_is_drawn_too() -> None:
 def test_no_text_ends_the_data_it_stands_in() -> None:
     @hypothesis.given(st.text() | st.text("<>/!-&'\"\\scriptSCRIPT\u2028\u2029\0"))
     def check(text: str) -> None:
-        packed = labels_page.embed([text])
+        packed = html.embed([text])
         assert json.loads(packed) == [text]
         assert not {"<", ">", "&"} & set(packed)
 
@@ -336,6 +337,21 @@ def test_disagreement_votes_and_people_are_shown(page: browser.Page, swapped: Pa
     assert "people: " in page.run("document.getElementById('list').textContent")
     assert page.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out on a phone"
     assert page.run("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    unharmed(page)
+
+
+@driven
+def test_a_segment_opens_in_its_episode_step_by_step(page: browser.Page, goal: Path) -> None:
+    page.open(labels_page.write(goal))
+    page.wait("document.querySelector('#browse article a') !== null")
+    words = page.run("document.querySelector('#browse article a').textContent")
+    [episode, first, _] = map(int, re.findall(r"\d+", words))
+    caption = page.run("document.querySelector('#browse article').textContent")
+    page.run("document.querySelector('#browse article a').click()")
+    page.wait("document.getElementById('place')?.textContent.startsWith('step ')")
+    assert page.run("document.getElementById('place').textContent").startswith(f"step {first} of ")
+    assert page.run("document.getElementById('episode').value") == str(episode)
+    assert page.run("document.getElementById('caption').textContent") in caption
     unharmed(page)
 
 

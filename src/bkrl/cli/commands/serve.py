@@ -16,6 +16,7 @@ from bkrl.core.errors import RunFailed, UsageError
 serve = Commands(help="Serve envs, runs and reports to other programs, on this machine alone.", no_args_is_help=True)
 
 Env = Annotated[str, typer.Option(help="what is played; see `bkrl list envs`", show_default=False)]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")]
 Phi = Annotated[Path | None, typer.Option(help="a train-rm run: γΦ(h') - Φ(h) is added to the reward of each step")]
 Gamma = Annotated[float, typer.Option(min=0, max=1, help="discount of that difference, and of whoever learns from it")]
 
@@ -23,6 +24,7 @@ Gamma = Annotated[float, typer.Option(min=0, max=1, help="discount of that diffe
 def register(app: typer.Typer) -> None:
     """Add `bkrl serve …`."""
     app.add_typer(serve, name="serve", rich_help_panel=LOOK)
+    app.command("play", rich_help_panel=LOOK)(play)
 
 
 @serve.command("openenv")
@@ -32,7 +34,7 @@ def openenv(
     gamma: Gamma = 0.99,
     sessions: Annotated[int, typer.Option(min=1, max=65536, help="the most that are open at the same time")] = 1024,
     host: Annotated[str, typer.Option(help="other than this machine's own only with BKRL_SERVE_TOKEN")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")] = 8000,
+    port: Port = 8000,
     idle: Annotated[float, typer.Option(min=1, help="seconds after which an idle session is closed")] = 3600,
     seed: Annotated[int, typer.Option(min=0, help="of the episodes for which clients ask no seed")] = 1,
 ) -> None:
@@ -62,3 +64,35 @@ def openenv(
         raise RunFailed(f"{host}:{port} cannot be opened ({problem.strerror}); choose another --port.") from None
     finally:
         rows.end()
+
+
+def play(
+    what: Annotated[str, typer.Argument(help="an env to play, or a collect run to look at")],
+    potential: Annotated[Path | None, typer.Option(help="a train-rm run whose Φ and advice are shown")] = None,
+    policy: Annotated[Path | None, typer.Option(help="a train-rs run that can act")] = None,
+    gamma: Gamma = 0.99,
+    seed: Annotated[int, typer.Option(min=0, help="of the first episode")] = 1,
+    port: Port = 8000,
+    episode: Annotated[list[int] | None, typer.Option(help="of a collect run  \\[default: the first ones]")] = None,
+    out: Annotated[Path | None, typer.Option(help="for a collect run: the file  \\[default: in the run]")] = None,
+) -> None:
+    """A page for the browser: play an env by keyboard, watch a policy, or step through the episodes of a dataset."""
+    if what.startswith("sample:") or Path(what).is_dir():
+        from bkrl.data.dataset import Dataset
+        from bkrl.report.pages.episodes import write
+
+        console.print_text(str(write(Dataset.open(Path(what)), out, episode or (), potential)))
+        return
+    from bkrl.serve.play import PlayedEnv, server
+
+    table = PlayedEnv(what, potential, policy, gamma, seed)
+    try:
+        with server(table, port) as serving:
+            console.print_text(f"http://127.0.0.1:{serving.server_port}/")
+            serving.serve_forever()
+    except OSError as problem:
+        raise RunFailed(f"Port {port} cannot be opened ({problem.strerror}); choose another --port.") from None
+    except KeyboardInterrupt:
+        return
+    finally:
+        table.sessions.end()

@@ -46,6 +46,12 @@ def fragment(name: str, values: Mapping[str, Any]) -> Markup:
     return Markup(_environment().get_template(f"{name}.html").render(values))
 
 
+def embed(value: Any) -> Markup:
+    """JSON for a script element of type application/json: nothing in it can end the element or start a comment."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
 def _parts(name: str, kind: str) -> list[str]:
     return [part for part in (f"base.{kind}", f"{name}.{kind}") if _TEMPLATES.joinpath(part).is_file()]
 

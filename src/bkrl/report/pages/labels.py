@@ -20,7 +20,7 @@ from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
 from bkrl.labelers.goals import Entry, library
 from bkrl.labelers.tables import card_of, dataset_of, labels_of, responses_of, variant_of
-from bkrl.report.pages import html, labels_data
+from bkrl.report.pages import episodes, html, labels_data
 from bkrl.report.pages.labels_data import Row
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
@@ -49,9 +49,21 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
         raise UsageError(f"{path} is part of the run; name another file with --out.")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
-    view = build(run, dataset_of(run, dataset_at(run, dataset)))
+    known = dataset_of(run, dataset_at(run, dataset))
+    beside = path.with_name(f"{run.path.name}-{episodes.PAGE}")
+    shown = _episodes(run, known)
+    view = build(run, known, {"page": beside.name, "numbers": shown} if shown else {})
+    if shown:
+        episodes.write(known, beside, shown)
     atomic_write(path, html.render("labels", vars(view)))
     return path
+
+
+def _episodes(run: Run, dataset: Dataset) -> list[int]:
+    """The episodes that labels are about, as far as one page holds them."""
+    names = {"pref": ("a_episode_id", "b_episode_id"), "goal": ("episode_id",), "code": ()}[variant_of(run)]
+    numbers = sorted({int(row[name]) for row in labels_of(run) for name in names})
+    return episodes.fitting(dataset, numbers) if numbers else []
 
 
 @dataclass
@@ -74,8 +86,8 @@ class LabelsPage:
     data: Sequence[tuple[str, Markup]] = ()
 
 
-def build(run: Run, dataset: Dataset) -> LabelsPage:
-    """The page of a label run."""
+def build(run: Run, dataset: Dataset, stepped: Row | None = None) -> LabelsPage:
+    """The page of a label run. `stepped`: the page with its episodes step by step, and their numbers."""
     facts, variant = run.facts, variant_of(run)
     table, responses = labels_of(run), responses_of(run)
     count = len({row["query_id"] for row in table}) if variant == "goal" else len(table)
@@ -102,15 +114,9 @@ def build(run: Run, dataset: Dataset) -> LabelsPage:
         data = labels_data.of_goals(dataset, card.family, table, responses)
         page.library = sorted(library(table), key=lambda entry: (-len(entry.queries), entry.goal_id))
     page.statuses = sorted(set(data.head["index"]["status"]))
-    chunks = [(f"chunk-{number}", embed(chunk)) for number, chunk in enumerate(data.chunks)]
-    page.data = [("head", embed(data.head)), *chunks]
+    chunks = [(f"chunk-{number}", html.embed(chunk)) for number, chunk in enumerate(data.chunks)]
+    page.data = [("head", html.embed({**data.head, "episodes": stepped or {}})), *chunks]
     return page
-
-
-def embed(value: Any) -> Markup:
-    """JSON for a script element of type application/json: nothing in it can end the element or start a comment."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def quality_section(run: Run) -> Markup:

@@ -143,6 +143,15 @@
     person: ["against a person", (i) => said(i).some((one) => one !== choice(i))],
   };
 
+  // Where a segment lies, as a link to its first step on the page of episodes.
+  const place = (words) => {
+    const [, episode, step] = /^episode (\d+), steps? (\d+)/.exec(words) ?? [];
+    if (!head.episodes.numbers?.includes(Number(episode))) return make("span", ` ${words}`, "soft");
+    const link = make("a", ` ${words}`, "soft");
+    link.href = `${head.episodes.page}#e${episode}s${step}`;
+    return link;
+  };
+
   const pairCard = (number) => {
     const data = record(number), [words, label] = verdict(number);
     const card = make("article", "", "card item");
@@ -151,7 +160,7 @@
     const both = make("div", "", "pair");
     data.segments.forEach((segment, i) => {
       const better = label !== null && label !== 0.5 && (label > 0.5) === (i === 0);
-      const heading = put(make("h4", "AB"[i]), better ? make("span", "preferred", "badge") : null, make("span", ` ${data.where[i]}`, "soft"));
+      const heading = put(make("h4", "AB"[i]), better ? make("span", "preferred", "badge") : null, place(data.where[i]));
       both.append(put(make("div", "", better ? "better" : ""), heading, steps(segment)));
     });
     const notes = [
@@ -187,7 +196,7 @@
       if (others.length) chip.append(make("small", ` said: ${others.join("; ")}`));
       chips.append(chip);
     }
-    put(card, title, make("p", data.where[0], "soft"), steps(data.segments[0]), chips);
+    put(card, title, put(make("p"), place(data.where[0])), steps(data.segments[0]), chips);
     const count = data.asked.length;
     if (count) card.append(later(`${count} answer${count > 1 ? "s" : ""}: prompts and replies`, () => put(make("div"), ...data.asked.map(exchanges))));
     return [card, title];

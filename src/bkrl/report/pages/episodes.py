@@ -1,0 +1,131 @@
+"""Episodes step by step on one page: pictures, captions, missions, rewards, Φ and advice; the page of `bkrl play`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl import envs
+from bkrl.core.errors import UsageError
+from bkrl.core.files import atomic_write
+from bkrl.data.dataset import Dataset
+from bkrl.potentials import load_potential
+from bkrl.report.pages import html
+from bkrl.report.plots.pictures import png_uri
+
+PAGE = "episodes.html"
+MOST_STEPS = 5_000
+"""On a page; further episodes are left out."""
+
+
+def page(title: str, meta: str, data: Mapping[str, Any], guarantee: str = "") -> str:
+    """The document. `data`: pictures, action names and episodes, each with its frames; see `frame`."""
+    known = {"title": title, "meta": meta, "guarantee": guarantee, "data": html.embed(data)}
+    return html.render("play", {**known, "live": data["live"], "policy": data.get("policy", False)})
+
+
+def frame(picture: int | str | None, caption: str, mission: str, **more: Any) -> dict[str, Any]:
+    """What is shown of one moment.
+
+    Args:
+        picture: its number among the page's pictures, a data URI, or None.
+        more: `action` that led here and the `reward` for it, `phi`, `shaping`, `advice` and `policy` (a number for each
+            action), `end`: how the episode ended.
+    """
+    names = ("action", "reward", "phi", "shaping", "advice", "policy", "end")
+    return {"picture": picture, "caption": caption, "mission": mission, **dict.fromkeys(names), **more}
+
+
+class Advising:
+    """What a potential says of actions."""
+
+    def __init__(self, potential: Any) -> None:
+        from bkrl.potentials import advice
+
+        found = advice.load(potential.artefact.folder, potential.artefact.settings)
+        self._advice = None if found is None or found.empty else found
+
+    def __call__(self, symbols: NDArray[np.uint8], missions: Sequence[str]) -> list[list[float]] | None:
+        """(B, *obs_shape), (B,) → for each moment the advice on every action; None where there is none."""
+        import torch
+
+        if self._advice is None:
+            return None
+        vocabulary = self._advice.vocabulary
+        words = None if vocabulary is None else torch.from_numpy(vocabulary.tokens(np.array(missions, object)))
+        return [[round(x, 3) for x in row] for row in self._advice(torch.from_numpy(symbols), words).tolist()]
+
+
+def write(
+    dataset: Dataset, out: Path | None = None, episodes: Sequence[int] = (), potential: Path | None = None
+) -> Path:
+    """Write the page of some episodes of a dataset, by default of the first ones, to `out` or beside the dataset.
+
+    Raises:
+        UsageError: there is no such episode, or `out` is a folder.
+    """
+    path = out or dataset.path / PAGE
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file with --out.")
+    wrong = [number for number in episodes if not 0 <= number < dataset.num_episodes]
+    if wrong:
+        raise UsageError(f"{dataset.path} has episodes 0 to {dataset.num_episodes - 1}, and no {wrong[0]}.")
+    chosen = fitting(dataset, episodes)
+    rows = np.concatenate([dataset.first_row[one] + np.arange(dataset.lengths[one] + 1) for one in chosen])
+    pictures, numbers = _pictures(dataset, rows)
+    said = _said(dataset, rows, potential)
+    shown, at = [], 0
+    for number in chosen:
+        frames = []
+        for step in range(int(dataset.lengths[number]) + 1):
+            row = rows[at]
+            more = {name: each[at] for name, each in said.items()}
+            if step:
+                more |= {"action": int(dataset.actions[row - 1]), "reward": float(dataset.rewards[row - 1])}
+            frames.append(frame(numbers[at], dataset.caption(row), dataset.missions[number], **more))
+            at += 1
+        how = "terminated" if dataset.terminated[number] else "cut off by the time limit"
+        frames[-1]["end"] = f"{how}, {'a success' if dataset.success[number] else 'no success'}"
+        shown.append({"name": f"{number}: {dataset.missions[number]}".rstrip(": "), "number": number, "frames": frames})
+    names = list(dataset.action_names)
+    left = dataset.num_episodes - len(chosen)
+    meta = f"{dataset.env_id}; {len(chosen):,} episodes" + (f", {left:,} more are not shown" if left else "")
+    data = {"live": False, "pictures": pictures, "actions": names, "episodes": shown}
+    atomic_write(path, page(f"Episodes of {dataset.path.name}", meta, data))
+    return path
+
+
+def fitting(dataset: Dataset, episodes: Sequence[int] = ()) -> list[int]:
+    """The first of these episodes, or of all, that one page holds."""
+    within = np.cumsum(dataset.lengths[list(episodes)] if episodes else dataset.lengths) <= MOST_STEPS
+    return [*(episodes or range(dataset.num_episodes))][: max(1, int(within.sum()))]
+
+
+def _pictures(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[list[str], Sequence[int | None]]:
+    """The distinct views at these rows as data URIs, and which each row has."""
+    drawn = envs.family_of(dataset.env_id).tile_maps(dataset.observations[rows])
+    if drawn is None:
+        return [], [None] * len(rows)
+    maps, tiles = drawn
+    distinct, number = np.unique(maps, axis=0, return_inverse=True)
+    R, C, side = *maps.shape[1:], tiles.shape[1]
+    pixels = tiles[distinct].transpose(0, 1, 3, 2, 4, 5).reshape(len(distinct), R * side, C * side, tiles.shape[3])
+    return [png_uri(one) for one in pixels], number.ravel().tolist()
+
+
+def _said(dataset: Dataset, rows: NDArray[np.int64], run: Path | None) -> dict[str, list[Any]]:
+    """Φ and advice at each row, where a potential is given."""
+    if run is None:
+        return {}
+    potential = load_potential(run)
+    try:
+        phi = potential(dataset.windows(rows, potential.reads.horizon)).round(4).tolist()
+        missions = [dataset.missions[one] for one in dataset.episode_of_row[rows]]
+        advice = Advising(potential)(dataset.observations[rows], missions)
+    finally:
+        potential.close()
+    return {"phi": phi} | ({} if advice is None else {"advice": advice})

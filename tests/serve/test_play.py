@@ -1,0 +1,137 @@
+"""The page to play and to watch, driven in a browser; and who may speak to its server."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.data.dataset import Dataset
+from bkrl.report.pages import episodes
+from bkrl.serve.play import PlayedEnv, server
+from tests.browser import CHROMIUM, CONTRAST, MISSING, NAMELESS, page
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+ROOM = "BabyAI-Text-GoToLocal-RedBall-S20"
+
+
+@contextmanager
+def played(table):
+    with server(table) as serving:
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_port}"
+        finally:
+            serving.shutdown()
+            thread.join()
+            table.sessions.end()
+
+
+def ask(url, asked, **headers):
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + "/act", body, headers), timeout=20) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def embedded(text):
+    return json.loads(text.split('id="episodes">')[1].split("</script>")[0])
+
+
+def test_an_episode_by_requests():
+    with played(PlayedEnv("Toy-Chain", seed=3)) as url:
+        key = embedded(urllib.request.urlopen(url + "/").read().decode())["key"]
+        frames = [ask(url, {"action": 1}, X_Bkrl_Key=key)[1]["frame"] for _ in range(8)]
+        assert [one["reward"] for one in frames] == [0] * 7 + [1]
+        assert frames[-1]["end"] == "terminated, a success"
+        assert "over" in ask(url, {"action": 1}, X_Bkrl_Key=key)[1]["problem"]
+        assert ask(url, {"reset": "7"}, X_Bkrl_Key=key)[1]["name"] == "seed 7"
+        assert "No policy" in ask(url, {"policy": True}, X_Bkrl_Key=key)[1]["problem"]
+        for wrong in (b"{", b"[]", b"null", {"action": 9}, {"action": "fly"}, {}, b"[" * 999):
+            assert ask(url, wrong, X_Bkrl_Key=key)[1]["problem"]
+        assert ask(url, b"x" * 2_000, X_Bkrl_Key=key)[0] == 413
+        for headers in ({}, {"X_Bkrl_Key": "no"}, {"X_Bkrl_Key": key, "Host": "evil.example:80"}):
+            assert ask(url, {"action": 0}, **headers)[0] == 403
+
+
+def test_advice_and_potential_are_those_of_the_run():
+    table = PlayedEnv(ROOM, Path("sample:bk-code-minigrid"), seed=2)
+    first = table.first["frame"]
+    assert -1 <= first["phi"] <= 0
+    assert len(first["advice"]) == 7
+    assert max(first["advice"]) == 0
+    moved = table.step(2)["frame"]
+    assert moved["shaping"] == pytest.approx(0.99 * moved["phi"] - first["phi"], abs=2e-4)
+    table.sessions.end()
+
+
+def test_a_policy_that_is_none_is_refused(tmp_path):
+    with pytest.raises((InputError, UsageError)):
+        PlayedEnv(ROOM, policy=tmp_path)
+
+
+def test_episodes_of_a_dataset_are_those_that_were_recorded(tmp_path):
+    dataset = Dataset.open(Path("sample:data-minigrid"))
+    path = episodes.write(dataset, tmp_path / "page.html", [1, 0], Path("sample:bk-pref-minigrid"))
+    data = embedded(path.read_text())
+    assert [one["number"] for one in data["episodes"]] == [1, 0]
+    frames, first = data["episodes"][0]["frames"], int(dataset.first_row[1])
+    assert len(frames) == dataset.lengths[1] + 1
+    assert [one["caption"] for one in frames] == [dataset.caption(first + i) for i in range(len(frames))]
+    assert [one["action"] for one in frames[1:]] == dataset.actions[first : first + len(frames) - 1].tolist()
+    assert all(-1 <= one["phi"] <= 0 for one in frames)
+    with pytest.raises(UsageError, match="has episodes 0 to"):
+        episodes.write(dataset, tmp_path / "page.html", [10**6])
+    with pytest.raises(UsageError, match="is a folder"):
+        episodes.write(dataset, tmp_path)
+
+
+@needs_browser
+def test_playing_by_keyboard_in_a_browser(tmp_path):
+    with played(PlayedEnv(ROOM, Path("sample:bk-code-minigrid"), seed=2)) as url, page(tmp_path / "profile") as shown:
+        shown.open(url + "/")
+        assert shown.run("document.querySelectorAll('#actions button').length") == 7
+        assert "go to" in shown.run("document.getElementById('mission').textContent")
+        assert shown.run("document.getElementById('picture').naturalWidth") > 50
+        before = shown.run("document.getElementById('caption').textContent")
+        for taken, key in enumerate("112", 1):
+            shown.press(key)
+            shown.wait(f"document.getElementById('place').textContent.startsWith('step {taken} of {taken},')")
+        assert "Φ" in shown.run("document.getElementById('paid').textContent")
+        assert shown.run("document.querySelector('#chart polyline').getAttribute('points')").count(",") == 4
+        for _ in range(3):
+            shown.run("document.getElementById('back').click()")
+        assert shown.run("document.getElementById('caption').textContent") == before
+        shown.press("n")
+        shown.wait("document.getElementById('episode').options.length === 2")
+        assert shown.run(CONTRAST) == []
+        assert shown.run(NAMELESS) == []
+        assert shown.problems == []
+        assert {one.split("/")[2] for one in shown.requests if one.startswith("http")} == {url.split("/")[2]}
+
+
+@needs_browser
+def test_stepping_through_a_dataset_in_a_browser(tmp_path):
+    dataset = Dataset.open(Path("sample:data-minigrid"))
+    path = episodes.write(dataset, tmp_path / "page.html", [0, 1])
+    with page(tmp_path / "profile") as shown:
+        shown.open(path)
+        text = "document.getElementById('caption').textContent"
+        assert shown.run(text) == dataset.caption(0)
+        shown.run("document.getElementById('forth').click()")
+        assert shown.run(text) == dataset.caption(1)
+        shown.open(f"{path.as_uri()}#e1s2")
+        shown.wait("document.getElementById('place').textContent.startsWith('step 2 ')")
+        assert shown.run(text) == dataset.caption(int(dataset.first_row[1]) + 2)
+        assert shown.run("document.querySelector('#actions button').disabled")
+        assert shown.run(CONTRAST) == []
+        assert shown.problems == []
+        assert all(one.startswith(("file:", "data:")) for one in shown.requests)
