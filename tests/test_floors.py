@@ -35,6 +35,7 @@ HOMES = {
     },
     "peft": {"agents/language/adapters.py"},
     "websockets": {"serve/openenv.py"},
+    "mcp": {"serve/mcp.py"},
 }
 
 

@@ -66,6 +66,19 @@ def openenv(
         rows.end()
 
 
+@serve.command("mcp")
+def mcp(
+    root: Annotated[Path, typer.Option(help="the folder whose runs can be looked at")] = Path(),
+    write: Annotated[bool, typer.Option("--write", help="tools that write below the folder, too")] = False,
+) -> None:
+    """An MCP server on stdin and stdout: tools to play envs and to look at runs, datasets and reports; read-only."""
+    try:
+        from bkrl.serve.mcp import server
+    except ImportError:
+        raise UsageError("mcp is not installed: pip install 'bkrl[mcp]'.") from None
+    server(root, write).run("stdio")
+
+
 def play(
     what: Annotated[str, typer.Argument(help="an env to play, or a collect run to look at")],
     potential: Annotated[Path | None, typer.Option(help="a train-rm run whose Φ and advice are shown")] = None,

@@ -1,0 +1,122 @@
+"""The MCP server, asked by the client of the same library: in this process, and over stdin and stdout."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+from bkrl.serve.mcp import MOST_EPISODES, server  # noqa: E402
+from tests.experience import write_dataset  # noqa: E402
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def asked(made, *calls):
+    """The answers to calls of tools, as plain values; errors as "error: …"."""
+
+    async def run():
+        async with mcp.Client(made) as client:
+            return [value(await client.call_tool(name, given)) for name, given in calls]
+
+    return asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def value(result):
+    text = result.content[0].text if result.content else "[]"
+    if result.is_error:
+        return f"error: {text}"
+    try:
+        return [json.loads(one.text) for one in result.content] if len(result.content) > 1 else json.loads(text)
+    except ValueError:
+        return text
+
+
+def test_an_episode_is_played_and_begun_again_in_the_same_place(tmp_path):
+    begun, moved, state, again, *paid = asked(
+        server(tmp_path),
+        ("start_episode", {"env": "Toy-Chain", "seed": 3}),
+        ("act", {"episode": 1, "action": "turn right"}),
+        ("episode_state", {"episode": 1}),
+        ("start_episode", {"env": "Toy-Chain", "seed": 3, "actions": [1]}),
+        *[("act", {"episode": 1, "action": "1"})] * 8,
+    )
+    assert begun["actions"] == ["turn left", "turn right"]
+    assert begun["reward_is"] == "the env's own reward"
+    assert state == {"env": "Toy-Chain", "seed": 3, "actions": [1]}
+    assert again["caption"] == moved["caption"] != begun["caption"]
+    assert [one["reward"] for one in paid[:7]] == [0] * 6 + [1]
+    assert paid[6]["over"]
+    assert "begin another with start_episode" in paid[7]
+
+
+def test_episodes_are_bounded_and_closed(tmp_path):
+    begin = ("start_episode", {"env": "Toy-Chain"})
+    *_, full, closed, next_one, gone = asked(
+        server(tmp_path), *[begin] * (MOST_EPISODES + 1), ("end_episode", {"episode": 2}), begin,
+        ("act", {"episode": 2, "action": "0"}),
+    )  # fmt: skip
+    assert "episodes are open" in full
+    assert closed == "closed"
+    assert next_one["episode"] == MOST_EPISODES + 1
+    assert "There is no episode 2" in gone
+
+
+def test_runs_and_datasets_are_read_below_the_folder_alone(tmp_path):
+    below = tmp_path / "root"
+    written = write_dataset(below / "data" / "some")
+    write_dataset(tmp_path / "secret")
+    found, run, episode, sample, *refused = asked(
+        server(below),
+        ("list_runs", {}),
+        ("show_run", {"path": "data/some"}),
+        ("dataset_episode", {"path": "data/some", "episode": 2}),
+        ("show_run", {"path": "sample:data-minigrid"}),
+        ("show_run", {"path": "../secret"}),
+        ("show_run", {"path": str(tmp_path / "secret")}),
+        ("list_runs", {"folder": ".."}),
+        ("show_run", {"path": "data"}),
+        ("dataset_episode", {"path": "data/some", "episode": 9}),
+        ("act", {"episode": 1, "action": "0"}),
+    )
+    assert found == {"path": "data/some", "stage": "collect"}
+    assert run["stage"] == "collect"
+    assert [one[0] for one in episode["steps"]] == written[2]["captions"][:-1]
+    assert sample["stage"] == "collect"
+    assert all(one.startswith("error: ") for one in refused)
+    assert all("not below the folder" in one for one in refused[:3])
+
+
+def test_nothing_writes_unasked(tmp_path):
+    async def names(write):
+        async with mcp.Client(server(tmp_path, write)) as client:
+            return {tool.name for tool in (await client.list_tools()).tools}
+
+    reading, writing = asyncio.run(names(False)), asyncio.run(names(True))
+    assert writing - reading == {"collect"}
+    call = ("collect", {"env": "Toy-Chain", "steps": 64, "out": "made"})
+    assert asked(server(tmp_path), call)[0].startswith("error: ")
+    assert not list(tmp_path.iterdir())
+    assert asked(server(tmp_path, True), call)[0]["path"] == "made"
+    assert (tmp_path / "made/manifest.json").is_file()
+    assert "not below" in asked(server(tmp_path, True), (call[0], {**call[1], "out": "../out"}))[0]
+
+
+def test_a_client_starts_the_command_and_plays(tmp_path):
+    words = ["-m", "bkrl", "serve", "mcp", "--root", str(tmp_path)]
+    started = mcp.StdioServerParameters(
+        command=sys.executable, args=words, env={**os.environ, "PYTHONPATH": str(SOURCE)}
+    )
+    begun, wrong, moved = asked(
+        started,
+        ("start_episode", {"env": "BabyAI-GoToLocal-v0", "seed": 1}),
+        ("act", {"episode": 1, "action": "fly"}),
+        ("act", {"episode": 1, "action": "go forward"}),
+    )
+    assert begun["mission"].startswith("go to")
+    assert "There is no action 'fly'" in wrong
+    assert moved["reward"] == 0
