@@ -106,13 +106,15 @@ class Desk:
 
     def collect(self, env: str, steps: int, out: str, seed: int = 1) -> dict[str, Any]:
         """Record random play in a dataset below the folder; at most a million steps."""
-        from bkrl.api import collect
         from bkrl.core.config import CollectConfig
+        from bkrl.core.reporter import Reporter
+        from bkrl.core.settings import checked
+        from bkrl.stages.collect import run
 
         if not 1 <= steps <= 1_000_000:
             raise UsageError("steps must be 1 to 1,000,000.")
-        run = collect(CollectConfig(env=env, steps=steps, seed=seed, out=self._place(out)), progress=False)
-        return {"path": self._named(run.path), "facts": run.facts}
+        made = run(checked(CollectConfig(env=env, steps=steps, seed=seed, out=self._place(out))), Reporter())
+        return {"path": self._named(made.path), "facts": made.facts}
 
     def _of(self, episode: int) -> Sessions:
         if episode not in self._played:
