@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from bkrl.agents.bot import BotAgent
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.heads import Critic
 from bkrl.core.config import PPOConfig
 from bkrl.envs import make_vec
 from bkrl.learn.critic import CriticLearner, explained
+from bkrl.learn.imitation import Imitation
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import EnvReward
 
@@ -140,3 +142,35 @@ def test_what_it_has_measured_is_saved_with_the_policy(tmp_path: Any) -> None:
     assert torch.equal(again(state), critic(state))
     critic(state.requires_grad_()).sum().backward()
     assert state.grad is None
+
+
+def test_the_policy_learns_from_its_teacher_while_the_critic_is_first() -> None:
+    agent = agent_of()
+    critic = CriticLearner(agent, learning_rate=1e-3, first=10**6)
+    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1, ent_coef=0.0)
+    ppo = PPO(
+        make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
+        teacher=BotAgent.of(ENV), auxiliaries=[Imitation(1.0, 10**6)],
+    )  # fmt: skip
+    before = [parameter.detach().clone() for parameter in ppo.parameters]
+    figures = ppo.iterate()
+    assert not critic.ready
+    assert figures["ppo/policy_loss"] == 0
+    assert figures["imitate/kl"] > 0
+    assert not all(map(torch.equal, before, ppo.parameters))
+
+
+def test_the_critic_is_first_until_it_explains_no_more_of_a_rollout_than_of_the_last() -> None:
+    agent = agent_of()
+    critic = CriticLearner(agent, learning_rate=0.0, first=10**6)  # it learns nothing, so there is no gain in waiting
+    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1)
+    ppo = PPO(make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic)
+    waited = 0
+    while not critic.ready and waited < 20:
+        ppo.iterate()
+        waited += 1
+    assert 3 <= waited < 20
+    other = CriticLearner(agent, learning_rate=0.0, first=10**6)
+    other.restore({name: np.asarray(one) for name, one in critic.state().items()})
+    assert other.ready
+    assert other.explained == critic.explained

@@ -104,3 +104,28 @@ def test_an_update_ends_before_the_target_is_passed() -> None:
     assert near.iterate()["ppo/epochs"] < 8
     moved = [(one - other).norm() for one, other in zip(near.parameters, before, strict=True)]
     assert 0 < sum(moved) < sum((one - other).norm() for one, other in zip(far.parameters, before, strict=True))
+
+
+@pytest.mark.parametrize("rate", [1e-2, 1e-1])
+def test_a_step_that_passes_the_target_by_far_is_taken_back(rate: float) -> None:
+    """Steps of Adam have a length of their own: its first one alone moves every weight by the learning rate."""
+    ppo = learner(BotAgent.of(ENV), weight=5.0, update_epochs=2, num_minibatches=2, learning_rate=rate, target_kl=0.01)
+    start = [parameter.detach().clone() for parameter in ppo.parameters]
+    passed = []
+    for _ in range(12):
+        figures = ppo.iterate()
+        views, before = ppo.collector.views[: ppo.collector.num_steps].flat(), ppo.collector.logits.flatten(0, 1)
+        with torch.no_grad():
+            now, _, _ = ppo.agent.forward(ppo.agent.inputs(views), {}, None)
+        apart = (before.softmax(-1) * (before.log_softmax(-1) - now.log_softmax(-1))).sum(-1).mean()
+        passed.append(float(apart))
+    assert max(passed) < 0.03  # one minibatch of two shows it; without, the largest is above 1
+    assert figures["ppo/caution"] < 1
+    assert not all(map(torch.equal, start, ppo.parameters))
+    assert make_again(ppo).caution == ppo.caution
+
+
+def make_again(ppo: PPO) -> PPO:
+    saved, other = ppo.state(), learner(BotAgent.of(ENV), target_kl=0.01)
+    other.restore(Saved({name: np.asarray(one) for name, one in saved.tensors.items()}, saved.counters, True))
+    return other

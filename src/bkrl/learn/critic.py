@@ -24,6 +24,9 @@ HELD_OUT = 4
 EPOCHS, PATIENCE, BATCH = 20, 3, 256
 """At most so many passes over a rollout, so many of them in a row without a gain, and steps in a minibatch."""
 
+RISE = 0.01
+"""So much more of a rollout's variance must be explained than of the one before, for the critic to go on first."""
+
 
 class CriticLearner:
     """Fits `Critic` to returns; `Stateful`.
@@ -31,7 +34,8 @@ class CriticLearner:
     Args:
         agent: whose critic it is.
         learning_rate: Adam's.
-        first: minibatches that the critic learns from before the policy moves.
+        first: minibatches that the critic learns from, at most, before the policy moves; fewer where it explains no
+            more of a rollout than of the one before.
         seed: of the order of steps.
     """
 
@@ -41,11 +45,9 @@ class CriticLearner:
         self.parameters = list(self.critic.parameters())
         self.optimizer = Adam(self.parameters, lr=learning_rate, eps=1e-5)
         self.rollouts = self.updates = 0
-
-    @property
-    def ready(self) -> bool:
+        self.ready = first <= 0
         """Whether the policy may learn from what it says."""
-        return self.updates >= self.first
+        self.explained = -np.inf
 
     def learn(self, collector: Collector, values: Tensor, returns: Tensor, known: Tensor) -> dict[str, float]:
         """Fit a rollout.
@@ -61,12 +63,16 @@ class CriticLearner:
         if N < HELD_OUT:  # whole envs would leave nothing to learn from, or nothing held out
             turn = turn + torch.arange(T, device=known.device)[:, None]
         held = (turn + self.rollouts) % HELD_OUT == 0
-        figures = {"critic/explained_variance": explained(values[known], returns[known])}
+        share = explained(values[known], returns[known])
+        figures = {"critic/explained_variance": share}
+        risen = self.rollouts < 2 or share > self.explained + RISE  # the first rollout is before it has learnt anything
+        self.explained = share
         states, numbers = self._states(collector)
         updates, figures["critic/held_out_loss"] = self.fit(
             states.index_select(0, numbers), returns.flatten(0, 1), held.expand(T, N).flatten()
         )
         self.rollouts += 1
+        self.ready |= self.updates >= self.first or not risen
         return figures | {"critic/updates": float(updates)}
 
     @torch.no_grad()
@@ -123,10 +129,11 @@ class CriticLearner:
 
     def state(self) -> dict[str, Any]:
         """See `Stateful.state`; weights are the agent's."""
-        return {"counters": np.array([self.rollouts, self.updates]), **moments(self.optimizer, self.parameters)}
+        return {"counters": np.array([self.rollouts, self.updates, self.ready, self.explained]), **moments(self.optimizer, self.parameters)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self.rollouts, self.updates = (int(count) for count in state["counters"])
+        rollouts, updates, ready, explained = state["counters"]
+        self.rollouts, self.updates, self.ready, self.explained = int(rollouts), int(updates), bool(ready), explained
         restore_moments(self.optimizer, self.parameters, state)
 
 

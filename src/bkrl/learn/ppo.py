@@ -119,14 +119,21 @@ class PPO(RolloutLearner):
         # The value loss of a critic that says 0 everywhere, on the rewards of a rollout: the largest so far, since
         # rewards may cease and their values stay a while.
         self.ignorant_loss = 0.0
+        # Steps that led beyond the target KL are taken back, and the next ones are shorter by this factor.
+        self.caution = 1.0
 
     def learn(self) -> dict[str, float]:
-        """Advantages, then epochs of minibatches; a critic of its own learns after the update."""
+        """Advantages, then epochs of minibatches; a critic of its own learns after the update.
+
+        Until that critic is ready, the policy learns from the auxiliary losses alone, as from a teacher.
+        """
         advantages, returns = self.advantages()
         critic = self.critic
         if critic is None:
             return self.update(advantages, returns)
-        figures = self.update(advantages, returns) if critic.ready else {}
+        figures: dict[str, float] = {}
+        if critic.ready or self.auxiliaries:
+            figures = self.update(advantages if critic.ready else torch.zeros_like(advantages), returns)
         self.iteration += not figures
         values, (next_values, ended) = self.collector.values, self.followed
         sums = gae(self.rewards, values, next_values, ended, self.gamma, 1.0) + values
@@ -154,8 +161,10 @@ class PPO(RolloutLearner):
         c, r = self.config, self.collector.rollout
         if c.anneal_lr:
             remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps)
-            for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
-                group["lr"] = rate * remaining
+        else:
+            remaining = 1.0
+        for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
+            group["lr"] = rate * remaining * self.caution
         actions = torch.from_numpy(r.actions).flatten().to(self.device)
         summed = (advantages * self.coef).sum(-1).flatten()
         if c.norm_adv:
@@ -171,7 +180,7 @@ class PPO(RolloutLearner):
         count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
-        epochs = 0
+        epochs, far, before = 0, False, None
         for _ in range(c.update_epochs):
             order = torch.randperm(count, generator=self.shuffle, device=self.device)
             for minibatch in order.split(count // c.num_minibatches):
@@ -193,10 +202,13 @@ class PPO(RolloutLearner):
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
                 if far := c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
                     break
+                before = self._weights() if c.target_kl > 0 else None
                 self.optimizer.step()
             if far:
                 break
             epochs += 1
+        if before is not None:
+            self._keep_to_target(far, before, look, order[: count // c.num_minibatches], taken)
         self.iteration += 1
 
         table, grad_norm = torch.stack(figures), torch.stack(norms)
@@ -216,8 +228,41 @@ class PPO(RolloutLearner):
             "ppo/explained_variance": float(1 - unexplained) if float(variance) > 0 else 0.0,
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
+            **({"ppo/caution": self.caution} if c.target_kl > 0 else {}),
             **{name: value for one in self.auxiliaries for name, value in one.metrics().items()},
         }
+
+    def _weights(self) -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def _keep_to_target(self, far: bool, before: list[Tensor], look: _Look, order: Tensor, taken: Taken) -> None:
+        """Take the last step back if it led beyond the target KL.
+
+        Adam's steps have a length of their own, so one may pass the target by far. As in Schulman et al. (2017, §4),
+        what comes next is halved after that, and grows again while updates stay below half of the target.
+
+        Args:
+            far: whether a minibatch after the last step has shown that already.
+            before: the weights before that step.
+            look: computes a minibatch.
+            order: the steps that show where the last step led.
+            taken: actions and their log-probabilities.
+        """
+        kl = math.inf if far else self._divergence(look, order, taken)
+        if kl > self.config.target_kl:
+            for parameter, weights in zip(self.parameters, before, strict=True):
+                parameter.copy_(weights)
+            self.caution /= 2
+        elif kl < self.config.target_kl / 2:
+            self.caution = min(1.0, 1.5 * self.caution)
+
+    def _divergence(self, look: _Look, order: Tensor, taken: Taken) -> float:
+        """KL(policy of the rollout ‖ policy now), estimated as in the loss."""
+        where, logits, _ = look(order)
+        now = logits.log_softmax(-1).gather(1, taken.actions[where][:, None]).squeeze(1)
+        change = now - taken.log_probs[where]
+        return float((change.exp() - 1 - change).mean())
 
     def _steps(self) -> tuple[int, _Look]:
         """How many steps there are to learn from, and what the agent says now of some of them."""
@@ -334,11 +379,12 @@ class PPO(RolloutLearner):
 
     def state(self) -> Saved:
         saved = super().state()
-        return saved._replace(counters=saved.counters | {"ignorant_loss": self.ignorant_loss})
+        return saved._replace(counters=saved.counters | {"ignorant_loss": self.ignorant_loss, "caution": self.caution})
 
     def restore(self, saved: Saved) -> None:
         super().restore(saved)
         self.ignorant_loss = float(saved.counters.get("ignorant_loss", 0.0))
+        self.caution = float(saved.counters.get("caution", 1.0))
 
 
 _Look = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
