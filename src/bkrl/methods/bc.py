@@ -45,7 +45,9 @@ class ClonesConfig(TrainRsConfig):
     batch_size: Annotated[
         int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)
     ] = 2048
-    clone_learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
+    clone_learning_rate: Annotated[
+        float, Flag("Adam's step size; 0: 1e-3, and for a model of your own 5e-5, or 5e-4 with adapters", least=0)
+    ] = 0.0
     network: Annotated[
         Literal["compact", "paper", "recurrent"],
         Flag(
@@ -119,16 +121,19 @@ def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAg
     return agent, view, {}
 
 
-def _cloning(settings: ClonesConfig, agent: TrainableAgent, data: Any, total_steps: int) -> Cloning:
+def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) -> Cloning:
     """What learns."""
     from bkrl.learn.bc import Cloning
     from bkrl.learn.hardware import choose
 
+    rate = 1e-3
+    if settings.lm.lm and agent.lm.level == "P3":
+        rate = 5e-4 if agent.settings.training.train == "lora" else 5e-5
     return Cloning(
         agent,
         data,
         batch_size=settings.batch_size,
-        learning_rate=settings.clone_learning_rate,
+        learning_rate=settings.clone_learning_rate or rate,
         max_grad_norm=1.0,
         total_steps=total_steps,
         seed=settings.seed,

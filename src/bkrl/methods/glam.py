@@ -133,9 +133,13 @@ class LMConfig:
         ),
     ] = "own"
     train: Annotated[
-        Literal["all", "lora", "heads"],
-        Flag("all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone", only=_LM),
-    ] = "all"
+        Literal["auto", "all", "lora", "heads"],
+        Flag(
+            "all weights, low-rank adapters (pip install 'bkrl[lm]'), or heads alone; auto: all weights, or from 50 "
+            "million on adapters with alpha 32 on all linear layers of the top quarter",
+            only=_LM,
+        ),
+    ] = "auto"
     frozen: Annotated[
         int, Flag("so many lower layers stay as they are; -1: the whole encoder", least=-1, only=_LM, seldom=True)
     ] = 0
@@ -160,7 +164,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
         UsageError: settings that cannot work.
         InputError: there is no such model.
     """
-    from bkrl.agents.language.adapters import Training
+    from bkrl.agents.language.adapters import Training, by_size
     from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
     from bkrl.agents.language.catalogue import open_language_model
     from bkrl.agents.language.scorer import Scoring
@@ -177,7 +181,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     model = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
     how = LanguageSettings(
         Scoring(c.score_rule, c.normalise, c.score_temperature, c.score_eos),
-        Training(c.train, c.frozen, c.lora_rank, c.lora_alpha),
+        by_size(model, c.frozen) if c.train == "auto" else Training(c.train, c.frozen, c.lora_rank, c.lora_alpha),
         c.action_head,
         (c.head_size, c.head_size),
         c.head_activation,
@@ -241,6 +245,7 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
         "level": agent.lm.level,
         "lm_is": KINDS[agent.lm.level],
         "lm_parameters": sum(parameter.numel() for parameter in agent.lm.model.parameters()),
+        "lm_training": agent.settings.training.text,
         "wording": {name: value for name, value in agent.wording.to_json().items() if value},
     }
 
@@ -365,7 +370,7 @@ def build(settings: GlamSettings) -> Trainee:
     if settings.init_from is not None:
         _take_weights(agent, settings.init_from)
     probes = _probed(agent)
-    small, adapted = agent.lm.level != "P3", settings.lm.train == "lora"
+    small, adapted = agent.lm.level != "P3", agent.settings.training.train == "lora"
     hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)
     rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
     goes_on = settings.init_from is not None

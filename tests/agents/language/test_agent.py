@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from bkrl.agents import load_agent
-from bkrl.agents.language.adapters import ENCODER, Training
+from bkrl.agents.language.adapters import ENCODER, LINEAR, Training, by_size
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.heads import Head
@@ -34,6 +34,7 @@ TRAININGS = {
     "lower layers of the encoder": ("tiny-t5", Training(frozen=1)),
     "adapters in the decoder": ("tiny-t5", Training("lora", ENCODER, rank=2)),
     "adapters in upper layers": ("tiny-causal", Training("lora", 2, rank=2)),
+    "adapters on all linear layers": ("tiny-t5", Training("lora", 1, rank=2, targets=LINEAR)),
     "frozen layers": ("tiny-causal", Training(frozen=2)),
     "heads": ("tiny-causal", Training("heads")),
 }
@@ -254,6 +255,23 @@ def test_adapters_without_peft_and_too_many_frozen_layers_are_refused(monkeypatc
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(UsageError, match="Low-rank adapters need peft; run `pip install 'bkrl.lm.'`"):
         agent_of("tiny-t5", replace(SMALL, training=Training("lora")))
+
+
+def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(monkeypatch):
+    small = open_language_model("tiny-causal")
+    assert by_size(small, 1) == Training("all", 1)
+    count = sum(parameter.numel() for parameter in small.model.parameters())
+    monkeypatch.setattr("bkrl.agents.language.adapters.LARGE", count - 1)
+    chosen = by_size(small)
+    layers = small.model.config.num_hidden_layers
+    assert (chosen.train, chosen.frozen, chosen.alpha) == ("lora", layers - 1, 32)
+    assert chosen.text == f"adapters of rank 8, alpha 32, on all linear layers above {layers - 1} frozen layers"
+    agent = agent_of("tiny-causal", replace(SMALL, training=chosen))
+    adapted = {name.partition(".lora_")[0] for name, one in agent.lm.model.named_parameters() if one.requires_grad}
+    kinds = {name.rpartition(".")[2] for name in adapted}
+    assert kinds == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert all(f".{layers - 1}." in name for name in adapted)
+    assert by_size(small, 1).frozen == 1
 
 
 def test_new_weights_may_keep_embeddings(tmp_path):

@@ -19,6 +19,10 @@ from bkrl.core.hub import reason
 
 Train = Literal["all", "lora", "heads"]
 ENCODER = -1
+LARGE, ALPHA = 50_000_000, 32
+"""Parameters from which on adapters are the default, and their alpha then."""
+LINEAR = ("*",)
+"""Targets: all linear layers."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class Training:
         frozen: so many lower layers stay as they are, and embeddings with them; -1: the whole encoder. Their states are
             kept (`Scorer.can_split`).
         rank, alpha: of adapters; their product with the input is scaled by alpha / rank.
-        targets: names of the layers that get adapters; () for those that peft chooses, such as queries and values.
+        targets: names of the layers that get adapters; () for those that peft chooses, such as queries and values;
+            `LINEAR` for all linear ones.
     """
 
     train: Train = "all"
@@ -38,6 +43,29 @@ class Training:
     rank: int = 8
     alpha: int = 8
     targets: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What is trained, in words."""
+        if self.train == "heads":
+            return "heads alone"
+        above = " above the encoder" if self.frozen == ENCODER else f" above {self.frozen} frozen layers"
+        where = "all linear layers" if self.targets == LINEAR else ", ".join(self.targets) or "queries and values"
+        what = "all weights" if self.train == "all" else f"adapters of rank {self.rank}, alpha {self.alpha}, on {where}"
+        return what + (above if self.frozen else "")
+
+
+def by_size(lm: LanguageModel, frozen: int = 0) -> Training:
+    """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
+
+    Args:
+        lm: the model.
+        frozen: as in `Training`; 0 leaves the choice to the size.
+    """
+    if sum(parameter.numel() for parameter in lm.model.parameters()) <= LARGE:
+        return Training("all", frozen)
+    count = len(_layers(lm))
+    return Training("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR)
 
 
 def prepare(lm: LanguageModel, training: Training, seed: int, adapter: Path | None = None) -> Any:
@@ -76,9 +104,17 @@ def prepare(lm: LanguageModel, training: Training, seed: int, adapter: Path | No
 
 def _layers(lm: LanguageModel) -> Sequence[Any]:
     """The layers that prompts go through first."""
-    stack = lm.model.get_encoder() if lm.kind == "seq2seq" else lm.model.get_decoder()
-    found: Sequence[Any] = next((getattr(stack, name) for name in ("block", "layers", "h") if hasattr(stack, name)), ())
-    return found
+    return _of_stack(lm.model.get_encoder() if lm.kind == "seq2seq" else lm.model.get_decoder())
+
+
+def _of_stack(stack: Any) -> Sequence[Any]:
+    children = dict(stack.named_children())
+    return next((children[name] for name in ("block", "layers", "h") if name in children), ())
+
+
+def _stacks(lm: LanguageModel) -> Sequence[Any]:
+    """All layers, without embeddings and the layer of words above."""
+    return [*_layers(lm), *(_of_stack(lm.model.get_decoder()) if lm.kind == "seq2seq" else ())]
 
 
 def _with_adapters(lm: LanguageModel, training: Training, count: int, seed: int, adapter: Path | None) -> Any:
@@ -117,6 +153,9 @@ def _above(lm: LanguageModel, chosen: Sequence[str], frozen: int, count: int) ->
     below = {id(module) for layer in _layers(lm)[:count] for module in layer.modules()}
     if frozen == ENCODER:
         below |= {id(module) for module in lm.model.get_encoder().modules()}
+    if tuple(chosen) == LINEAR:
+        stack = {id(module) for layer in _stacks(lm) for module in layer.modules()} - below
+        return [name for name, one in lm.model.named_modules() if id(one) in stack and isinstance(one, torch.nn.Linear)]
     return [
         name
         for name, module in lm.model.named_modules()
