@@ -129,7 +129,10 @@ class CriticLearner:
 
     def state(self) -> dict[str, Any]:
         """See `Stateful.state`; weights are the agent's."""
-        return {"counters": np.array([self.rollouts, self.updates, self.ready, self.explained]), **moments(self.optimizer, self.parameters)}
+        return {
+            "counters": np.array([self.rollouts, self.updates, self.ready, self.explained]),
+            **moments(self.optimizer, self.parameters),
+        }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         rollouts, updates, ready, explained = state["counters"]
