@@ -23,7 +23,8 @@ Worth, in Crafter:
   known answers, about situations of another episode, before each question.
 * `subgoal_rho`: Spearman correlation of the ratings of the 22 achievements ("how important is it on the way to the
   tasks of this world?") with how many other achievements need each by the rules; `subgoal_rho_depth`: with the number
-  of achievements that it takes one after the other.
+  of achievements that it takes one after the other. `need_rho`, `need_rho_depth`: of the ratings that `--rate need`
+  makes, of 462 questions.
 """
 
 from __future__ import annotations
@@ -109,17 +110,24 @@ def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
     }
 
 
-def chosen(backend: Any, questions: Sequence[Any]) -> Any:
-    """(N, K) log-probabilities of the outcomes, all phrasings together."""
+def scores_of(backend: Any, questions: Sequence[Any]) -> Any:
+    """(N, V, K) log-probabilities of the outcomes by each phrasing."""
     import numpy as np
 
-    from bkrl.llm.choose import Chooser, settled
+    from bkrl.llm.choose import Chooser
     from bkrl.llm.policy import AskPolicy
     from bkrl.llm.session import AskSession
 
     with AskSession(backend, None, AskPolicy.of(backend.identity, 64)) as session:
         answers = Chooser(session).ask(questions)
-    return settled(np.stack([one.scores for one in answers if one is not None]))[0]
+    return np.stack([one.scores for one in answers if one is not None])
+
+
+def chosen(backend: Any, questions: Sequence[Any]) -> Any:
+    """(N, K) log-probabilities of the outcomes, all phrasings together."""
+    from bkrl.llm.choose import settled
+
+    return settled(scores_of(backend, questions))[0]
 
 
 def situations_of(count: int, seed: int) -> list[tuple[tuple[str, ...], frozenset[str]]]:
@@ -212,12 +220,11 @@ def needs() -> dict[str, set[str]]:
 
 
 def subgoals_worth(backend: Any) -> dict[str, float]:
-    """`subgoal_rho` and `subgoal_rho_depth`."""
-    import numpy as np
+    """`subgoal_rho` and its like."""
     from scipy.stats import spearmanr
 
     from bkrl.envs import memory_of
-    from bkrl.labelers.closed import subgoal_question
+    from bkrl.labelers.closed import questions_of_subgoals, ratings_of
     from bkrl.labelers.material import world_card
 
     tree, memory = needs(), memory_of("Crafter-Text-Reward")
@@ -230,13 +237,14 @@ def subgoals_worth(backend: Any) -> dict[str, float]:
         return 1 + max(map(depth, tree[name]), default=0)
 
     said = {name: goal for name, goal in zip(memory.names, memory.goals, strict=True) if name in tree}
-    told = chosen(backend, [subgoal_question(world_card("Crafter-Text-Reward"), goal) for goal in said.values()])
-    rated = np.exp(told) @ np.arange(10.0)
     needed = [sum(name in above(other) for other in tree) for name in said]
-    return {
-        "subgoal_rho": float(spearmanr(rated, needed).statistic),
-        "subgoal_rho_depth": float(spearmanr(rated, [depth(name) for name in said]).statistic),
-    }
+    depths, found = [depth(name) for name in said], dict[str, float]()
+    for rate, key in (("alone", "subgoal_rho"), ("need", "need_rho")):
+        asked = questions_of_subgoals(world_card("Crafter-Text-Reward"), list(said.values()), rate)
+        rated = ratings_of(scores_of(backend, asked), rate)
+        found |= {key: float(spearmanr(rated, needed).statistic)}
+        found |= {f"{key}_depth": float(spearmanr(rated, depths).statistic)}
+    return found
 
 
 def measure(model: str, threads: int, only: Sequence[str], quick: bool) -> dict[str, float]:
@@ -246,7 +254,7 @@ def measure(model: str, threads: int, only: Sequence[str], quick: bool) -> dict[
     os.environ["BKRL_LLM_THREADS"] = str(threads)
     backend, found = open_backend(model), dict[str, float]()
     if "costs" in only:
-        found |= costs(backend, *((8, 2) if quick else (24, 4)))
+        found |= costs(backend, *((8, 2) if quick else (24, 12)))
     if "goals" in only:
         found |= goals_worth(backend, *((2, 4) if quick else (8, 12)))
     if "subgoals" in only:

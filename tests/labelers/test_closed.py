@@ -140,6 +140,24 @@ def test_ratings_become_the_weights_of_a_program_that_runs(data):
     assert closed.weights_of(np.array([2.0, np.nan, 3.0, 4.0])) == pytest.approx([0, 0, 1 / 3, 2 / 3])
 
 
+def test_a_sub_goal_is_rated_by_how_many_others_need_it(data):
+    def say(request: Request) -> str:
+        needed = request.messages[1].text.startswith('Is it necessary to "go to a door"')
+        return chances({"Yes": math.log(0.75 if needed else 0.5), "No": math.log(0.25 if needed else 0.5)})
+
+    plan = plan_of(data, "code", rate="need")
+    with asker(say) as session:
+        done = closed.CLOSED["code"].label(plan, session)
+    ratings = done.quality["ratings"]
+    assert ratings.pop("facing_door") == pytest.approx(6.75)
+    assert set(ratings.values()) == {4.5}
+    count = len(ratings) + 1
+    assert len(session.backend.requests) == count * (count - 1)
+    rows = done.more["choices.parquet"].to_pylist()
+    assert rows[0]["outcomes"] == ["yes", "no"]
+    assert rows[0]["about"] == f"{list(closed.subgoals(plan))[0]} for {list(closed.subgoals(plan))[1]}"
+
+
 def test_goals_are_those_that_are_likelier_than_most(data):
     def say(request: Request) -> str:
         text = request.messages[1].text
@@ -163,7 +181,7 @@ def test_nasty_replies_give_no_label(data, reply):
 
 
 def test_the_dry_run_asks_what_the_run_asks(data):
-    for variant, settings in (("pref", {"num": 6}), ("code", {}), ("goal", {"num": 3})):
+    for variant, settings in (("pref", {"num": 6}), ("code", {}), ("code", {"rate": "need"}), ("goal", {"num": 3})):
         plan = plan_of(data, variant, **settings)
         session = asker(lambda request: odds_of(1.0, request.choices[:2]))
         with session:

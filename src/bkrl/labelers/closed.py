@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
@@ -120,6 +121,11 @@ def subgoal_question(world: WorldCard, goal: str) -> ClosedQuestion:
     at -.99), so that the mean of both phrasings holds nothing of what it says.
     """
     return _phrasings(world, "choose_subgoal", list("0123456789"), [{"goal": goal}], turned=False)
+
+
+def need_question(world: WorldCard, goal: str, other: str) -> ClosedQuestion:
+    """Outcome 0: yes, one has to do `goal` in order to do `other`. What the words add is the same for all sub-goals."""
+    return _phrasings(world, "choose_need", ("Yes", "No"), [{"goal": goal, "other": other}], turned=False)
 
 
 def goal_question(world: WorldCard, caption: str, goal: str) -> ClosedQuestion:
@@ -390,17 +396,36 @@ def program_of(named: Mapping[str, tuple[str, str]], ratings: NDArray[np.float64
     return "\n".join([*lines, "    return sum(parts.values()), parts", ""])
 
 
+def questions_of_subgoals(world: WorldCard, said: Sequence[str], rate: str) -> list[ClosedQuestion]:
+    """Of S sub-goals: S questions, or S (S - 1) where it is asked what needs what, those about the first one first."""
+    if rate == "alone":
+        return [subgoal_question(world, one) for one in said]
+    return [need_question(world, one, other) for one, other in permutations(said, 2)]
+
+
+def ratings_of(scores: NDArray[np.float64], rate: str) -> NDArray[np.float64]:
+    """(Q, V, K) answers to `questions_of_subgoals` → (S,) ratings from 0 to 9: the digit to expect, or nine times the
+    share of the other sub-goals that need each one, to expect too.
+    """
+    chances = np.exp(settled(scores)[0])
+    if rate == "alone":
+        return np.asarray(chances @ np.arange(10.0))
+    count = round(0.5 + np.sqrt(0.25 + len(scores)))
+    return np.asarray(9 * chances[:, 0].reshape(count, count - 1).mean(1))
+
+
 def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
-    return [subgoal_question(plan.world, said) for said, _ in subgoals(plan).values()]
+    return questions_of_subgoals(plan.world, [said for said, _ in subgoals(plan).values()], plan.rate)
 
 
 def _label_program(plan: Plan, session: AskSession) -> Done:
     named, record = subgoals(plan), _Record()
     answers = _asked(plan, session, _subgoal_questions(plan), "rate sub-goals")
-    for name, one in zip(named, answers, strict=True):
-        record.add(name, list("0123456789"), one)
-    together, _ = settled(np.stack([one.scores for one in answers]))
-    ratings = np.exp(together) @ np.arange(10.0)
+    alone = plan.rate == "alone"
+    about = [*named] if alone else [f"{name} for {other}" for name, other in permutations(named, 2)]
+    for name, one in zip(about, answers, strict=True):
+        record.add(name, list("0123456789") if alone else ("yes", "no"), one)
+    ratings = ratings_of(np.stack([one.scores for one in answers]), plan.rate)
     validation = code.validation_set(plan.dataset, LENGTH["code"], plan.seed)
     exchange = answers[-1].exchanges[-1][-1]
     if np.isnan(ratings).all():
@@ -542,14 +567,19 @@ def _try_pairs(world: WorldCard) -> None:
     _try("choose_point", segment=A_SEGMENT, criterion="Is it?", **_YES)(world)
 
 
+def _try_subgoals(world: WorldCard) -> None:
+    _try("choose_subgoal", goal="go")(world)
+    _try("choose_need", goal="go", other="come")(world)
+
+
 CLOSED: dict[str, Variant] = {
     "pref": Variant(("choose_pref", "choose_point"), 1, _requests(_pref_questions), _label_pairs, _try_pairs),
     "code": Variant(
-        ("choose_subgoal",),
+        ("choose_subgoal", "choose_need"),
         1,
         _requests(_subgoal_questions),
         _label_program,
-        _try("choose_subgoal", goal="go"),
+        _try_subgoals,
     ),
     "goal": Variant(
         ("choose_goal",),

@@ -13,6 +13,7 @@ _OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
 _CLOSED = Only("--ask closed", lambda c: c.closed)
 _CLOSED_PREF = Only("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
+_CLOSED_CODE = Only("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
 _ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.asks)
 
 
@@ -55,6 +56,13 @@ class LabelConfig(AskConfig):
             only=(_CLOSED_PREF,),
         ),
     ] = "overall"
+    rate: Annotated[
+        Literal["alone", "need"],
+        Flag(
+            "closed, code: how important each sub-goal is, 0 to 9; or for each pair of them whether one needs the other",
+            only=(_CLOSED_CODE,),
+        ),
+    ] = "alone"
     score: Annotated[
         Literal["none", "exact"],
         Flag(

@@ -43,6 +43,7 @@ class Plan:
     seed: int
     closed: bool = False
     compare: Literal["pairs", "points"] = "pairs"
+    rate: Literal["alone", "need"] = "alone"
     criteria: tuple[str, ...] = ("overall",)
     calibrate: Literal["none", "rules"] = "none"
 
@@ -68,6 +69,7 @@ class Plan:
             seed=config.seed,
             closed=config.closed,
             compare=config.compare,
+            rate=config.rate,
             criteria=tuple(filter(None, (one.strip() for one in config.criteria.split(",")))),
             calibrate=config.calibrate,
         )

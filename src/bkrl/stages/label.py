@@ -243,6 +243,8 @@ def _check(config: LabelConfig) -> None:
         raise UsageError(f"--llm {llm} answers open questions only; leave --ask closed out.")
     if llm == "exact" and not config.closed:
         raise UsageError("--llm exact answers closed questions only; leave --ask open out.")
+    if llm == "exact" and config.rate == "need":
+        raise UsageError("--llm exact says how important sub-goals are, not what needs what; leave --rate need out.")
     if config.score == "exact" and variant == "code" and not config.closed:
         raise UsageError("--score exact of --variant code compares ratings of sub-goals; pass --ask closed.")
     if config.closed and config.swap != "none":

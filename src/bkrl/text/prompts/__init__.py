@@ -50,6 +50,7 @@ _VALUES = {
     "choose_pref": {"world", "a", "b", "criterion"},
     "choose_point": {"world", "segment", "criterion", "first", "second"},
     "choose_subgoal": {"world", "goal"},
+    "choose_need": {"world", "goal", "other"},
     "choose_goal": {"world", "situation", "goal", "first", "second"},
 }
 """What each template with turns is given."""
@@ -64,6 +65,7 @@ _NEEDED = {
     "choose_pref": {"a", "b"},
     "choose_point": {"segment"},
     "choose_subgoal": {"goal"},
+    "choose_need": {"goal", "other"},
     "choose_goal": {"situation", "goal"},
 }
 _ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
