@@ -155,7 +155,8 @@ def test_a_sub_goal_is_rated_by_how_many_others_need_it(data):
     assert len(session.backend.requests) == count * (count - 1)
     rows = done.more["choices.parquet"].to_pylist()
     assert rows[0]["outcomes"] == ["yes", "no"]
-    assert rows[0]["about"] == f"{list(closed.subgoals(plan))[0]} for {list(closed.subgoals(plan))[1]}"
+    first, second, *_ = closed.subgoals(plan)
+    assert rows[0]["about"] == f"{first} for {second}"
 
 
 def test_goals_are_those_that_are_likelier_than_most(data):

@@ -59,7 +59,7 @@ class LabelConfig(AskConfig):
     rate: Annotated[
         Literal["alone", "need"],
         Flag(
-            "closed, code: how important each sub-goal is, 0 to 9; or for each pair of them whether one needs the other",
+            "closed, code: how important each sub-goal is, 0 to 9; or, of each pair, whether one needs the other",
             only=(_CLOSED_CODE,),
         ),
     ] = "alone"
