@@ -130,6 +130,7 @@ def test_goals_do_not_depend_on_the_seed_of_hashes():
     assert len(found[0].strip()) == 64
 
 
+@pytest.mark.slow
 def test_the_oracles_goals_teach_more_than_random_play_knows():
     """Training episodes of the last 20,000 of 120,000 steps against random play; one seed, chosen before (1)."""
     settings = TrainRsConfig("ellm", env="Crafter-Typed-Harder", steps=120_000, seed=1)

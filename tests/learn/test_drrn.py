@@ -109,6 +109,7 @@ def test_an_agent_reads_each_prompt_once_and_comes_back(tmp_path):
         load_agent(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_learns_an_easy_level():
     learner = learner_of(
         steps=3_000, num_envs=16, num_steps=32, train_every=2, batch_size=64, target_every=20, n_step=3

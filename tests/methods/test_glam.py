@@ -38,7 +38,7 @@ TINY = LMConfig("tiny-t5", window=2, head_size=16)
 
 
 def settings(out: Path, **changes: Any) -> TrainRsConfig:
-    given = {"env": ENV, "steps": 160, "eval_every": 32, "eval_episodes": 4, "checkpoint_every": 32, "seed": 1}
+    given = {"env": ENV, "steps": 128, "eval_every": 32, "eval_episodes": 4, "checkpoint_every": 32, "seed": 1}
     return TrainRsConfig(**{"alg": "glam", **given, "lm": TINY, "ppo": PPO, "out": out, **changes})
 
 

@@ -580,6 +580,7 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
     assert given == [cell.config for cell in cells]
 
 
+@pytest.mark.slow
 def test_the_printed_commands_run_in_bash_and_make_the_same(tmp_path, undisturbed):
     out = tmp_path / "out"
     words = ["sweep", toy(tmp_path), "--out", OUT, "--only", "*/eval-ppo-s1", "--executor", "print"]
