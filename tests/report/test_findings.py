@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import UsageError
-from bkrl.report.comparison import Comparison, Difference, compare
+from bkrl.report.comparison import Comparison, compare, origins_text
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs, titled
-from bkrl.report.plots.draw import Style
-from bkrl.report.results import origins_text, row_of
+from bkrl.report.model import Difference
 from bkrl.report.runs import _flat
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
@@ -62,7 +61,7 @@ def test_an_interval_without_width_is_called_the_grid_of_the_evaluations():
     (comparison,), found = judged(
         [replace(one, seed=i) for i, one in enumerate(same("ppo", 600) + same("bk-code", 200))]
     )
-    row = row_of(comparison.rows[1], Style(1))
+    row = comparison.rows[1]
     assert row.ratio is not None
     assert row.ratio.low == row.ratio.high == row.ratio.estimate
     assert str(row.ratio) == "0.33 (grid of 50 steps)"
@@ -251,7 +250,7 @@ def test_datasets_that_differ_are_said_and_intervals_speak_of_another_one():
     (comparison,), found = judged(runs("ppo", 600) + mixed)
     row = comparison.rows[1]
     assert row.group.label == "bk-pref"
-    assert (row.n, row.average.n, row.steps.restricted.n) == (15, 3, 3)
+    assert (row.n, row.average.n, row.steps_interval.n) == (15, 3, 3)
     assert row.split is not None
     assert [part.name for part in row.split.parts] == ["datasets", "seeds"]
     assert row.ratio is not None
@@ -455,7 +454,7 @@ def test_a_title_is_what_tables_sentences_and_legends_call_a_method_and_changes_
     assert notes == ["No method here is named 'bk-none', so its title is not used."]
     assert titled(groups, ["bk-goal (shuffled)=goals drawn at random"])[0] == named
     before, after = (compare("World", given, 0.8) for given in (groups, named))
-    rows = [row_of(one.rows[1], Style(1)) for one in (before, after)]
+    rows = [one.rows[1] for one in (before, after)]
     assert [row.label for row in rows] == ["bk-goal (shuffled)", "goals drawn at random"]
     assert replace(rows[1], label=rows[0].label) == rows[0]
     assert after.rows[1].group.legend == "goals drawn at random"

@@ -26,7 +26,7 @@ from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT
 from bkrl.labelers.agreement import share
 from bkrl.labelers.config import LabelConfig
-from bkrl.potentials import advice, load_potential, parts, read_potential
+from bkrl.potentials import advice, load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import run
@@ -199,8 +199,7 @@ def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(
 
 
 @pytest.mark.parametrize("variant", ["pref", "code", "goal"])
-def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, monkeypatch, variant):
-    monkeypatch.setattr(parts, "UPDATES", 700)
+def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant):
     made = {
         part: run(TrainRmConfig(labels=labelled[variant], out=tmp_path / part, part=part, epochs=4), Reporter())
         for part in ("whole", "state", "rest")

@@ -202,9 +202,14 @@ def check_checksum(document: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it: dataclasses and mappings as dicts, paths as text, NaN and infinities as None."""
+    """A value as JSON knows it: dataclasses and mappings as dicts, paths as text, NaN and infinities as None.
+
+    Fields of a dataclass whose metadata says `{"kept": False}` are left out.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.metadata.get("kept", True)
+        }
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

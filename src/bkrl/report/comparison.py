@@ -11,81 +11,28 @@ from numpy.typing import NDArray
 from bkrl.core.seeds import generator
 from bkrl.methods import settings_of
 from bkrl.report.groups import SUCCESS, Group, Trained, carried_on, final_and_average
+from bkrl.report.model import Difference, ResultRow, VersusControl
 from bkrl.report.payback import Payback
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import (
     Crossing,
-    StepsRatio,
     StepsSummary,
     restrict,
     steps_ratio,
     steps_to_threshold,
     summarise_steps,
 )
+from bkrl.stats.intervals import step_label
 from bkrl.stats.variance import (
-    VarianceSplit,
     compare_over_datasets,
     nested_improvement,
     nested_interval,
     several,
     split_variance,
 )
-from bkrl.stats.verdicts import ALPHA, Verdict, verdict
 
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One group against another: steps to the threshold, and mean success in training; None where it cannot be said.
-
-    The test's p is adjusted for all tests of its family (all methods against the baseline of a world, or all methods
-    against controls).
-    """
-
-    ratio: StepsRatio | None = None
-    improvement: st.Interval | None = None
-    p: st.PairedTest | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """What may be said of it."""
-        shift = None if self.p is None else self.p.difference.estimate if self.p.holm < ALPHA else 0.0
-        return verdict(self.ratio, shift)
-
-
-@dataclass(frozen=True)
-class AgainstControl:
-    """A method against a control. `borrowed`: the control was made for another method (it holds none of its labels)."""
-
-    control: str
-    borrowed: bool
-    difference: Difference
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A line of the results table. Shares in [0, 1], steps in environment steps; None where it cannot be said.
-
-    `split`: variance of mean success between datasets, draws of labels and seeds, where there are several of those.
-    """
-
-    group: Group
-    n: int
-    final: st.Interval
-    average: st.Interval
-    steps: StepsSummary
-    split: VarianceSplit | None = None
-    against: Difference | None = None
-    ratio_with_collection: float | None = None
-    payback: Payback | None = None
-    versus: tuple[AgainstControl, ...] = ()
-
-    @property
-    def ratio(self) -> StepsRatio | None:
-        """Steps to the threshold, over the baseline's."""
-        return self.against.ratio if self.against is not None else None
 
 
 @dataclass(frozen=True)
@@ -97,12 +44,12 @@ class Comparison:
 
     env: str
     horizon: float
-    rows: tuple[Compared, ...]
+    rows: tuple[ResultRow, ...]
     notes: tuple[str, ...] = field(default=())
     measure: str = "success"
 
     @property
-    def baseline(self) -> Compared | None:
+    def baseline(self) -> ResultRow | None:
         return next((row for row in self.rows if row.group.is_baseline), None)
 
 
@@ -131,7 +78,7 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
     if base is not None:
         others = [row for row in rows if row is not base]
         found = iter(_adjusted([difference(row.group, base.group, horizon, threshold) for row in others]))
-        rows = [row if row is base else _costed(replace(row, against=next(found)), base, tuned) for row in rows]
+        rows = [row if row is base else _costed(_against(row, next(found)), base, tuned) for row in rows]
     return Comparison(env, horizon, tuple(_with_controls(rows, horizon, threshold)), tuple(notes))
 
 
@@ -165,20 +112,20 @@ def _setting_notes(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _with_controls(rows: Sequence[Compared], horizon: float, threshold: float) -> list[Compared]:
+def _with_controls(rows: Sequence[ResultRow], horizon: float, threshold: float) -> list[ResultRow]:
     """Each method against its own controls, all these tests adjusted together."""
-    pairs: list[tuple[int, Compared, bool]] = []
+    pairs: list[tuple[int, ResultRow, bool]] = []
     for i, row in enumerate(rows):
         if row.group.is_method:
             pairs += [(i, control, borrowed) for control, borrowed in _controls_of(row, rows)]
     found = _adjusted([difference(rows[i].group, control.group, horizon, threshold) for i, control, _ in pairs])
-    versus: dict[int, list[AgainstControl]] = {}
+    versus: dict[int, list[VersusControl]] = {}
     for (i, control, borrowed), one in zip(pairs, found, strict=True):
-        versus.setdefault(i, []).append(AgainstControl(control.group.name, borrowed, one))
+        versus.setdefault(i, []).append(VersusControl.of(control.group.name, borrowed, one))
     return [replace(row, versus=tuple(versus.get(i, ()))) for i, row in enumerate(rows)]
 
 
-def _controls_of(row: Compared, rows: Sequence[Compared]) -> list[tuple[Compared, bool]]:
+def _controls_of(row: ResultRow, rows: Sequence[ResultRow]) -> list[tuple[ResultRow, bool]]:
     """Controls of the same algorithm and form; failing that, others' that hold no labels (zero, random)."""
     controls = [one for one in rows if one.group.is_control and not one.group.is_oracle]
     same_form = [one for one in controls if one.group.form == row.group.form]
@@ -224,20 +171,23 @@ def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
     return {seed: float(np.mean(list(values.values()))) for seed, values in found.items()}
 
 
-def _costed(row: Compared, base: Compared, tuned: int) -> Compared:
+def _against(row: ResultRow, found: Difference) -> ResultRow:
+    return replace(row, verdict=found.verdict.words, **vars(found))
+
+
+def _costed(row: ResultRow, base: ResultRow, tuned: int) -> ResultRow:
     """With the steps that collected the dataset charged whole to this one task, and shared by as many as pay them back,
     those of tuning too.
     """
     collected = np.mean([run.collect_steps for run in row.group.runs])
     if row.ratio is None or collected <= 0:
         return row
-    once = base.steps.restricted.estimate
-    whole = float((row.steps.restricted.estimate + collected) / once)
-    payback = Payback.of(round(float(collected)) + tuned, row.ratio, once) if row.group.is_method else None
-    return replace(row, ratio_with_collection=whole, payback=payback)
+    whole = float((row.steps + collected) / base.steps)
+    payback = Payback.of(round(float(collected)) + tuned, row.ratio, base.steps) if row.group.is_method else None
+    return replace(row, with_collection=whole, payback=payback)
 
 
-def _row(group: Group, horizon: float, threshold: float) -> Compared:
+def _row(group: Group, horizon: float, threshold: float) -> ResultRow:
     rng = generator(0, "report", group.env, group.label)
     finals, averages = final_and_average(group, horizon)
     crossings = [_crossing(run, threshold) for run in group.runs]
@@ -245,14 +195,48 @@ def _row(group: Group, horizon: float, threshold: float) -> Compared:
     for run, value in zip(group.runs, averages, strict=True):
         by_draw.setdefault(run.potential, []).append(float(value))
     split = split_variance(by_draw, {run.potential: run.dataset for run in group.runs})
-    return Compared(
-        group,
-        len(group.runs),
-        nested_interval(finals, group.origins, rng).clipped(),
-        nested_interval(averages, group.origins, rng).clipped(),
-        summarise_steps(crossings, horizon, rng, group.origins),
-        None if split is None else replace(split, label=group.name, over_draws=split.over_draws.clipped()),
+    final, average = (nested_interval(values, group.origins, rng).clipped() for values in (finals, averages))
+    steps = summarise_steps(crossings, horizon, rng, group.origins)
+    return ResultRow(
+        label=group.name,
+        alg=group.alg,
+        form=group.form,
+        guarantee=group.guarantee,
+        unguarded=group.unguarded,
+        control=group.is_control,
+        baseline=group.is_baseline,
+        n=len(group.runs),
+        seeds=", ".join(str(seed) for seed in sorted({run.seed for run in group.runs})),
+        draws=len({run.potential for run in group.runs if run.potential}),
+        datasets=len({run.dataset for run in group.runs if run.dataset}),
+        rests_on=origins_text(group),
+        final=final,
+        average=average,
+        reached=len(group.runs) - steps.censored,
+        steps=steps.restricted.estimate,
+        steps_text=steps_text(steps),
+        steps_interval=steps.restricted,
+        verdict="",
+        with_collection=None,
+        collected=group.runs[0].collect_steps or None,
+        split=None if split is None else replace(split, label=group.name, over_draws=split.over_draws.clipped()),
+        grid=steps.grid,
+        group=group,
     )
+
+
+def origins_text(group: Group) -> str:
+    """ "3 datasets, 6 draws of labels", "3 draws of labels", or "" where there is one of each."""
+    datasets, draws = (len({one for one in found if one}) for found in zip(*group.origins, strict=True))
+    several = [f"{datasets} datasets"] if datasets > 1 else []
+    return ", ".join([*several, *([f"{draws} draws of labels"] if draws > max(datasets, 1) else [])])
+
+
+def steps_text(steps: StepsSummary) -> str:
+    """Mean steps to the threshold: "141k", "at least 300k", "never"."""
+    if steps.censored == steps.n:
+        return "never"
+    return ("at least " if steps.censored else "") + step_label(steps.restricted.estimate)
 
 
 def _crossing(run: Trained, threshold: float) -> Crossing:

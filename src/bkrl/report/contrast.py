@@ -11,10 +11,11 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import plain
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
-from bkrl.report.comparison import Compared, Difference, compare, difference
+from bkrl.report.comparison import compare, difference
 from bkrl.report.groups import Group, final_and_average, grouped, without_repeats
+from bkrl.report.model import Difference, ResultRow
 from bkrl.report.provenance import follow, runs_below
-from bkrl.report.results import ratio_cell, steps_text
+from bkrl.report.results import ratio_cell
 from bkrl.report.runs import training_runs
 from bkrl.runs.folder import no_run
 from bkrl.runs.record import Run
@@ -30,8 +31,8 @@ class Contrast:
 
     env: str
     horizon: float
-    a: Compared
-    b: Compared
+    a: ResultRow
+    b: ResultRow
     difference: Difference
     final: st.Interval
     average: st.Interval
@@ -125,7 +126,7 @@ def table(one: Contrast, threshold: float) -> tuple[list[str], list[list[str]]]:
          _points(one.final), "–"],
         ["mean success in training", percent(one.a.average.estimate), percent(one.b.average.estimate),
          _points(one.average), p],
-        [f"steps to {goal}", steps_text(one.a), steps_text(one.b), ratio if ratio == "–" else f"× {ratio}", "–"],
+        [f"steps to {goal}", one.a.steps_text, one.b.steps_text, ratio if ratio == "–" else f"× {ratio}", "–"],
         ["A beats B", "", "", _chance(one.difference), "–"],
         ["shown", "", "", one.verdict, ""],
     ]  # fmt: skip
@@ -144,7 +145,7 @@ def _chance(found: Difference) -> str:
     return f"{chance.estimate:.2f}{chance.spread('{:.2f}'.format) or ' (no interval)'}"
 
 
-def _side(row: Compared) -> dict[str, Any]:
+def _side(row: ResultRow) -> dict[str, Any]:
     return {
         "method": row.group.label,
         "form": row.group.form,
@@ -154,8 +155,8 @@ def _side(row: Compared) -> dict[str, Any]:
         "seeds": sorted(run.seed for run in row.group.runs),
         "final": row.final,
         "average": row.average,
-        "reached": row.n - row.steps.censored,
-        "steps": row.steps.restricted.estimate,
+        "reached": row.reached,
+        "steps": row.steps,
     }
 
 

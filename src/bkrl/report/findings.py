@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from bkrl.core.reporter import percent
 from bkrl.methods.advising import WITHOUT_ADVICE
-from bkrl.report.comparison import Compared, Comparison, Difference
+from bkrl.report.comparison import Comparison
+from bkrl.report.model import TONE_OF, Difference, ResultRow, Tone
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio, bounded
 from bkrl.stats.intervals import on_grid, step_label
 from bkrl.stats.verdicts import ALPHA, HALF, too_few_pairs
 
-Tone = Literal["caution", "against", "open", "for"]
-TONE_OF: dict[int, Tone] = {1: "for", 0: "open", -1: "against"}
 # Where knowledge does not help, or a control does as well, is said before anything else.
 _ORDER: tuple[Tone, ...] = ("against", "caution", "open", "for")
 TONES: dict[Tone, str] = {"caution": "Care", "against": "Against", "open": "Open", "for": "For"}
@@ -148,7 +146,7 @@ def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
     return found
 
 
-def _not_due_to(control: Compared) -> str:
+def _not_due_to(control: ResultRow) -> str:
     if control.group.control == "constant":
         return "due to advice that is the same in every state, and not to what is known of states"
     return "not due to knowledge"
@@ -164,7 +162,7 @@ def _few_seeds(comparison: Comparison) -> list[Finding]:
     return [Finding("caution", whose + warning)]
 
 
-def _verdict(comparison: Comparison, row: Compared, base: Compared, threshold: float) -> Finding:
+def _verdict(comparison: Comparison, row: ResultRow, base: ResultRow, threshold: float) -> Finding:
     label, goal = row.group.name, percent(threshold)
     seeds = f"n = {row.n} against {base.n}"
     end = f"success at the end {percent(row.final.estimate)} against {percent(base.final.estimate)}"
@@ -174,20 +172,20 @@ def _verdict(comparison: Comparison, row: Compared, base: Compared, threshold: f
     parts = [_difference_sentence(row.against, "PPO"), seeds, end]
     if row.ratio is None:
         said = f"and plain PPO both never reached {goal} within {step_label(comparison.horizon)} steps"
-        if base.steps.censored < base.n:
+        if base.reached:
             said = f"could not be sooner: plain PPO was at {goal} before it was trained"
         said += "; it " + found.sentence.format(goal=goal, other="plain PPO") if found.sign else ""
-    elif row.steps.censored == row.n and not found.sign:
+    elif not row.reached and not found.sign:
         tone = "against"
         said = (
             f"never reached {goal} within {step_label(comparison.horizon)} steps; plain PPO did in "
-            f"{base.n - base.steps.censored} of {base.n} runs"
+            f"{base.reached} of {base.n} runs"
         )
     figures = "; ".join(part for part in parts if part)
     return Finding(tone, f"{label} {said}: {figures}.{_collected(row) if found.sign > 0 else ''}")
 
 
-def _against_controls(row: Compared, threshold: float) -> list[Finding]:
+def _against_controls(row: ResultRow, threshold: float) -> list[Finding]:
     """A method against each of its controls. A gain that a control may have too is held against it."""
     found = []
     gains = _sign(row.against) > 0
@@ -211,7 +209,7 @@ def _difference_sentence(difference: Difference | None, other: str) -> str:
     return "; ".join(parts)
 
 
-def _of_form(row: Compared) -> list[Finding]:
+def _of_form(row: ResultRow) -> list[Finding]:
     if not row.group.unguarded or not (row.group.is_method or row.group.is_control):
         return []
     return [
@@ -223,7 +221,7 @@ def _of_form(row: Compared) -> list[Finding]:
     ]
 
 
-def _of_draws(row: Compared) -> list[Finding]:
+def _of_draws(row: ResultRow) -> list[Finding]:
     """Only where datasets or draws of labels matter; the table of the world has all of them."""
     split = row.split
     if split is None or (split.share < HALF and split.p >= ALPHA):
@@ -245,7 +243,7 @@ def _of_draws(row: Compared) -> list[Finding]:
     ]
 
 
-def _of_advice(row: Compared) -> list[Finding]:
+def _of_advice(row: ResultRow) -> list[Finding]:
     """A form of shaping that takes advice where there was none to take; of Φ = 0 that is the point."""
     if not row.group.empty or row.group.control == "zero":
         return []
@@ -275,12 +273,12 @@ def _units(paired: st.PairedTest) -> str:
     return f"{paired.n} {'shared seeds' if paired.units == 'pairs' else paired.units}"
 
 
-def _collected(row: Compared) -> str:
-    if row.ratio is None or row.ratio_with_collection is None:
+def _collected(row: ResultRow) -> str:
+    if row.ratio is None or row.with_collection is None:
         return ""
     steps = row.group.runs[0].collect_steps
     return (
         f" Counting the {step_label(steps)} steps that collected the dataset, for this one task, it is "
-        f"{bounded(row.ratio_with_collection, row.ratio.bound)} of PPO’s steps"
+        f"{bounded(row.with_collection, row.ratio.bound)} of PPO’s steps"
         + (f"; tasks after which they are paid back: {row.payback}." if row.payback else ".")
     )

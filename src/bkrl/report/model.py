@@ -7,21 +7,48 @@ The fields stand in the order of the files. Shares lie in [0, 1], steps are envi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from dataclasses import dataclass, field
+from typing import Any, Literal, NotRequired, TypedDict
 
 from bkrl.report.payback import Payback
 from bkrl.stats.crossings import StepsRatio
 from bkrl.stats.intervals import Interval, PairedTest
 from bkrl.stats.variance import VarianceSplit
+from bkrl.stats.verdicts import ALPHA, Verdict, verdict
 
 FORMAT = 2
 """Of results.json: 2 since verdicts follow the adjusted test."""
 
 
+Tone = Literal["caution", "against", "open", "for"]
+TONE_OF: dict[int, Tone] = {1: "for", 0: "open", -1: "against"}
+"""By the sign of a verdict."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One group against another: steps to the threshold, and mean success in training; None where it cannot be said.
+
+    The test's p is adjusted for all tests of its family (all methods against the baseline of a world, or all methods
+    against controls).
+    """
+
+    ratio: StepsRatio | None = None
+    improvement: Interval | None = None
+    p: PairedTest | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What may be said of it."""
+        shift = None if self.p is None else self.p.difference.estimate if self.p.holm < ALPHA else 0.0
+        return verdict(self.ratio, shift)
+
+
 @dataclass(frozen=True)
 class VersusControl:
-    """A method against a control; `borrowed`: one that was made for another method. `tone` is that of a `Finding`."""
+    """A method against a control. `borrowed`: it was made for another method, and holds none of its labels. `tone` is
+    that of a `Finding`.
+    """
 
     control: str
     borrowed: bool
@@ -31,12 +58,24 @@ class VersusControl:
     improvement: Interval | None
     p: PairedTest | None
 
+    @classmethod
+    def of(cls, control: str, borrowed: bool, found: Difference) -> VersusControl:
+        """What was found against a control."""
+        return cls(control, borrowed, found.verdict.words, TONE_OF[found.verdict.sign], **vars(found))
+
+    @property
+    def difference(self) -> Difference:
+        """What was found."""
+        return Difference(self.ratio, self.improvement, self.p)
+
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One method in one world; `ratio`, `improvement` and `p` are against plain PPO.
+    """One method in one world; None where something cannot be said. `ratio`, `improvement` and `p` are against plain
+    PPO.
 
-    `slot` and `dash` are its look, `grid` the steps between its evaluations.
+    `split`: variance of mean success between datasets, draws of labels and seeds, where there are several of those.
+    `slot` and `dash` are its look, `grid` the steps between its evaluations, `group` the runs.
     """
 
     label: str
@@ -61,14 +100,20 @@ class ResultRow:
     with_collection: float | None
     collected: int | None
     split: VarianceSplit | None
-    versus: Sequence[VersusControl]
-    ratio: StepsRatio | None
-    improvement: Interval | None
-    p: PairedTest | None
-    slot: int
-    dash: str
+    versus: Sequence[VersusControl] = ()
+    ratio: StepsRatio | None = None
+    improvement: Interval | None = None
+    p: PairedTest | None = None
+    slot: int = 0
+    dash: str = ""
     payback: Payback | None = None
     grid: float = 0.0
+    group: Any = field(default=None, compare=False, metadata={"kept": False})
+
+    @property
+    def against(self) -> Difference | None:
+        """What was found against plain PPO."""
+        return Difference(self.ratio, self.improvement, self.p) if self.verdict else None
 
     @property
     def form_text(self) -> str:

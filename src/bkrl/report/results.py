@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bkrl.core.config import ReportConfig
 from bkrl.core.reporter import percent, percents
 from bkrl.envs.sets import sentence_of, set_of_all
 from bkrl.report import findings as words
-from bkrl.report.comparison import Compared, Comparison, Difference
+from bkrl.report.comparison import Comparison
 from bkrl.report.costs import costs
 from bkrl.report.evaluations import Played, evaluated
 from bkrl.report.forms import forms_of
-from bkrl.report.groups import Group, Trained
-from bkrl.report.model import FORMAT, Curves, EnvResults, GoalRow, ResultRow, Results, Said, VersusControl
-from bkrl.report.plots.draw import Style
+from bkrl.report.groups import Trained
+from bkrl.report.model import FORMAT, Curves, EnvResults, GoalRow, Results, Said
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import annotator_of, answered, facts_of_answers, world_facts
 from bkrl.stats.crossings import StepsRatio
-from bkrl.stats.intervals import step_label
 
 
 def results_of(
@@ -99,68 +98,10 @@ def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "
         solved=instead or facts.get("solved", ""),
         rules=facts.get("rules", ""),
         horizon=comparison.horizon,
-        rows=[row_of(row, styles[row.group.label]) for row in comparison.rows],
+        rows=[replace(row, **vars(styles[row.group.label])) for row in comparison.rows],
         curves=[Curves(f.title, f.panel, [one.label for one in f.legend], f.lines) for f in figures],
         measure=comparison.measure,
     )
-
-
-def row_of(row: Compared, look: Style) -> ResultRow:
-    """A row of the results table."""
-    group = row.group
-    return ResultRow(
-        label=group.name,
-        alg=group.alg,
-        form=group.form,
-        guarantee=group.guarantee,
-        unguarded=group.unguarded,
-        control=group.is_control,
-        baseline=group.is_baseline,
-        n=row.n,
-        seeds=", ".join(str(seed) for seed in sorted({run.seed for run in group.runs})),
-        draws=len({run.potential for run in group.runs if run.potential}),
-        datasets=len({run.dataset for run in group.runs if run.dataset}),
-        rests_on=origins_text(group),
-        final=row.final,
-        average=row.average,
-        reached=row.n - row.steps.censored,
-        steps=row.steps.restricted.estimate,
-        steps_text=steps_text(row),
-        steps_interval=row.steps.restricted,
-        verdict="" if row.against is None else row.against.verdict.words,
-        with_collection=row.ratio_with_collection,
-        collected=group.runs[0].collect_steps or None,
-        split=row.split,
-        versus=[
-            VersusControl(
-                control=one.control,
-                borrowed=one.borrowed,
-                verdict=one.difference.verdict.words,
-                tone=words.TONE_OF[one.difference.verdict.sign],
-                **vars(one.difference),
-            )
-            for one in row.versus
-        ],
-        **vars(row.against or Difference()),
-        slot=look.slot,
-        dash=look.dash,
-        payback=row.payback,
-        grid=row.steps.grid,
-    )
-
-
-def origins_text(group: Group) -> str:
-    """ "3 datasets, 6 draws of labels", "3 draws of labels", or "" where there is one of each."""
-    datasets, draws = (len({one for one in found if one}) for found in zip(*group.origins, strict=True))
-    several = [f"{datasets} datasets"] if datasets > 1 else []
-    return ", ".join([*several, *([f"{draws} draws of labels"] if draws > max(datasets, 1) else [])])
-
-
-def steps_text(row: Compared) -> str:
-    """Mean steps to the threshold: "141k", "at least 300k", "never"."""
-    if row.steps.censored == row.n:
-        return "never"
-    return ("at least " if row.steps.censored else "") + step_label(row.steps.restricted.estimate)
 
 
 def text_table(worlds: Sequence[EnvResults], threshold: float) -> Mapping[str, Any]:

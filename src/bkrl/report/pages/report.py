@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from bkrl.report import findings as words
-from bkrl.report.comparison import Compared, Comparison
+from bkrl.report.comparison import Comparison
 from bkrl.report.evaluations import Played
-from bkrl.report.model import EnvResults, Evaluation, ResultRow, Results, Time
+from bkrl.report.model import TONE_OF, EnvResults, Evaluation, ResultRow, Results, Time
 from bkrl.report.pages import samples
 from bkrl.report.pages.html import render
 from bkrl.report.pages.lineage import software, stages
@@ -134,7 +133,7 @@ def _count(n: int, word: str) -> str:
 
 def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
     """Every method in every world in one table: the ratio of steps and what may be said of it."""
-    rows: dict[str, dict[str, Compared]] = {}
+    rows: dict[str, dict[str, ResultRow]] = {}
     for comparison in comparisons:
         for row in comparison.rows:
             if not row.group.is_baseline:
@@ -147,8 +146,8 @@ def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
     return [row for _, _, row in sorted(found, key=lambda one: one[:2])]
 
 
-def _cell(row: Compared | None) -> GlanceCell:
+def _cell(row: ResultRow | None) -> GlanceCell:
     if row is None or row.against is None:
         return GlanceCell()
     verdict, ratio = row.against.verdict, row.against.ratio
-    return GlanceCell("–" if ratio is None else ratio.text, words.TONE_OF[verdict.sign], verdict.words, ratio)
+    return GlanceCell("–" if ratio is None else ratio.text, TONE_OF[verdict.sign], verdict.words, ratio)
