@@ -285,6 +285,7 @@ def test_what_is_served_can_be_asked():
         assert about["reward"] == "the env's own reward"
         schema = json.loads((await get(server.url + "/schema"))[1])
         assert schema["action"]["properties"]["action"]["enum"] == ["turn left", "turn right", 0, 1]
+        assert schema["action"]["required"] == ["action"], "verifiers sends a reply as the only required field"
         assert (await get(server.url + "/etc"))[0] == 404
 
     served(test)

@@ -116,7 +116,7 @@ class OpenEnvServer:
             "observation": {"caption": text, "mission": text, "actions": several, "success": {"type": "boolean"}},
             "state": {"seed": number, "actions": several, "step_count": number},
         }
-        return {name: {"type": "object", "properties": each} for name, each in documents.items()}
+        return {name: {"type": "object", "properties": each, "required": [*each]} for name, each in documents.items()}
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert connection.request is not None
