@@ -111,7 +111,7 @@ class OpenEnvServer:
     def schema(self) -> dict[str, Any]:
         """JSON schemas of actions, observations and states."""
         number, text, several = {"type": "integer"}, {"type": "string"}, {"type": "array"}
-        documents = {
+        documents: dict[str, dict[str, Any]] = {
             "action": {"action": {"enum": [*self._names, *range(len(self._names))]}},
             "observation": {"caption": text, "mission": text, "actions": several, "success": {"type": "boolean"}},
             "state": {"seed": number, "actions": several, "step_count": number},
