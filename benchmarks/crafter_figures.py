@@ -17,7 +17,7 @@ from bkrl.envs import make_vec
 
 ENV_ID = "CrafterReward-v1"
 NUM_ENVS = 64
-WARM_UP = 400  # steps of each world: more than two episodes, so that not all worlds end theirs together
+WARM_UP = 400  # steps of each env: more than two episodes, so that not all envs end theirs together
 
 
 def _native(observation: str, warm_up: int) -> Any:
@@ -56,7 +56,7 @@ def figures(rounds: int, seconds: float, warm_up: int = WARM_UP) -> dict[str, fl
         rounds: measurements of each side.
         seconds: of each measurement of the reference; two are some eight of its episodes. The engine is measured for
             half as long.
-        warm_up: steps of each world of the engine before.
+        warm_up: steps of each env of the engine before.
     """
     import crafter
 

@@ -1,13 +1,13 @@
-"""How fast the worlds are: each figure a ratio measured side by side in one run.
+"""How fast the envs are: each figure a ratio measured side by side in one run.
 
     python benchmarks/envs.py [--json] [--quick]
 
 * `babyai_ratio`: steps of RedBall-S20 a second, observations and resets included, native engine against PyPI minigrid
   in Gymnasium's SyncVectorEnv, random actions, one thread each.
-* `babyai_step_64_over_engine`: a step of 64 worlds as a vector environment, against the engine's part of it, processor
+* `babyai_step_64_over_engine`: a step of 64 envs as a vector environment, against the engine's part of it, processor
   time: what checks, ended episodes and infos cost beside the rules.
 * `crafter_image_ratio`, `crafter_state_ratio`: the same for Crafter against PyPI crafter, with and without pictures.
-* `thread_scaling_8192`, `thread_scaling_4096`: so many worlds of the native BabyAI engine, two threads against one;
+* `thread_scaling_8192`, `thread_scaling_4096`: so many envs of the native BabyAI engine, two threads against one;
   `independent_scaling_…`: two such engines in a thread each against one; `machine_thread_scaling` is what two threads
   without memory gain in the same minute, that is what the machine has to give.
 * `minigrid ID`: nine of minigrid's other levels against PyPI minigrid, processor time.

@@ -2,7 +2,7 @@
 
     python benchmarks/explored_views.py [ENV …] [--steps 250000] [--seeds 1 2 3] [--json] [--quick]
 
-The explorer is that of `bkrl collect` with its defaults (compact network, 64 worlds, paid for novelty alone), one
+The explorer is that of `bkrl collect` with its defaults (compact network, 64 envs, paid for novelty alone), one
 thread. A view counts once, however often it was seen. Chance is large: compare means over ten seeds or more.
 """
 

@@ -7,11 +7,11 @@ Each figure is of a process of its own: `_s` seconds of processor time, user and
 case is measured twice and the lesser counts, because processor time grows when others use the same core. `_limit_s` is
 what the project holds itself to on a quiet core.
 
-* `toy`, which --quick alone measures: 4 worlds of a toy level, a reset and 5 steps.
-* `babyai`, `minigrid`, `crafter`, `pictures`: 4 worlds of a published BabyAI level, of a level that minigrid draws, of
+* `toy`, which --quick alone measures: 4 envs of a toy level, a reset and 5 steps.
+* `babyai`, `minigrid`, `crafter`, `pictures`: 4 envs of a published BabyAI level, of a level that minigrid draws, of
   Crafter, and of Crafter with pictures: a reset and 5 steps.
 * `train`: `bkrl train-rs --alg ppo` on BabyAI, one rollout of 2,048 steps with its evaluations.
-* `start`: that command up to its first rollout: imports, worlds, network, evaluation of the untrained policy.
+* `start`: that command up to its first rollout: imports, envs, network, evaluation of the untrained policy.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LIMITS = {"crafter_first": 15.0, "train_first": 20.0, "start_again": 3.0}
 _STEPS = """
 import numpy
 from bkrl.envs import make_vec
-worlds = make_vec({}, 4, **{})
-worlds.reset(seed=1)
+envs = make_vec({}, 4, **{})
+envs.reset(seed=1)
 for _ in range(5):
-    worlds.step(numpy.zeros(4, numpy.int64))
+    envs.step(numpy.zeros(4, numpy.int64))
 """
 _TRAIN = f"""
 import sys, tempfile

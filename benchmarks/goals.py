@@ -57,7 +57,7 @@ from bkrl.llm.store import Store
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.text.prompts import SHIPPED
 from command_line import parser_of, show
-from plain_ellm import TYPED, PlainDQN, PlainWorld
+from plain_ellm import TYPED, PlainDQN, PlainEnv
 from plain_ppo import crafter_noise
 
 ENVS = 1024
@@ -72,7 +72,7 @@ def spent(work: Callable[[], object]) -> float:
 
 
 class Ours:
-    """Typed worlds with goals, random actions."""
+    """Typed envs with goals, random actions."""
 
     def __init__(self, num_envs: int) -> None:
         known = situations(TYPED)
@@ -108,7 +108,7 @@ def envs(rounds: int, quick: bool) -> dict[str, float]:
     few = 5 if quick else 40  # steps of the plain side: too few for an episode to end
     rates: dict[str, list[float]] = {"typed": [], "plain": [], "numba": []}
     with crafter_noise(numba=True):
-        plain = PlainWorld()
+        plain = PlainEnv()
     for _ in range(rounds):
         start = time.process_time()
         taken = ours.steps(count)

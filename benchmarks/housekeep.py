@@ -3,7 +3,7 @@
     python benchmarks/housekeep.py [--json] [--quick]
 
 * `low_level_steps_per_s`: low-level control in an original house, lines of sight and observations included; without a
-  picture, which is the default of these worlds.
+  picture, which is the default of these envs.
 * `low_level_raster_steps_per_s`: the same with `picture=raster`, an egocentric map of what was seen.
 * `high_level_steps_per_s`: decisions of high-level control, of which one stands for about a dozen low-level steps.
 * `label_lookups_per_s`: whether a thing belongs on a receptacle, read from the arrays, a million pairs at once.
@@ -29,7 +29,7 @@ def decisions_per_second(env_id: str, steps: int, rounds: int) -> float:
     """Of `ENVS` envs together."""
     envs = make_vec(env_id, ENVS)
     envs.reset(seed=0)
-    actions = np.random.default_rng(0).integers(0, len(envs.world.action_names), (steps, ENVS))
+    actions = np.random.default_rng(0).integers(0, len(envs.env_spec.action_names), (steps, ENVS))
     best = 0.0
     for _ in range(rounds + 1):  # the first round warms up
         begun = time.process_time()

@@ -22,7 +22,7 @@ Worth, in Crafter:
   from others in situations of typed Crafter; with a bootstrap interval over situations. `goal_auc_examples`: with five
   known answers, about situations of another episode, before each question.
 * `subgoal_rho`: Spearman correlation of the ratings of the 22 achievements ("how important is it on the way to the
-  tasks of this world?") with how many other achievements need each by the rules; `subgoal_rho_depth`: with the number
+  tasks of this env?") with how many other achievements need each by the rules; `subgoal_rho_depth`: with the number
   of achievements that it takes one after the other. `need_rho`, `need_rho_depth`: of the ratings that `--rate need`
   makes, of 462 questions.
 """
@@ -138,9 +138,9 @@ def situations_of(count: int, seed: int) -> list[tuple[tuple[str, ...], frozense
     """
     import numpy as np
 
-    from bkrl.envs import make_vec, situations, world
+    from bkrl.envs import env_spec, make_vec, situations
 
-    known, rng, names = situations(TYPED), np.random.default_rng(seed), world(TYPED).action_names
+    known, rng, names = situations(TYPED), np.random.default_rng(seed), env_spec(TYPED).action_names
     moves = [number for number, name in enumerate(names) if name.startswith("move")]
     envs = make_vec(TYPED, 8)
     seen, _ = envs.reset(seed=seed)
@@ -168,11 +168,11 @@ def goals_worth(backend: Any, situations: int, goals: int) -> dict[str, float]:
 
     from bkrl.envs import situations as situations_in
     from bkrl.labelers.closed import goal_question
-    from bkrl.labelers.material import world_card
+    from bkrl.labelers.material import env_card
     from bkrl.llm.choose import ClosedQuestion
     from bkrl.llm.protocol import Message
 
-    rng, card, possible = np.random.default_rng(0), world_card(TYPED), situations_in(TYPED).possible
+    rng, card, possible = np.random.default_rng(0), env_card(TYPED), situations_in(TYPED).possible
     asked, truth, where = [], [], []
     for number, (text, sensible) in enumerate(situations_of(situations, seed=1)):
         own, others = [d for d in possible if d in sensible], [d for d in possible if d not in sensible]
@@ -225,7 +225,7 @@ def subgoals_worth(backend: Any) -> dict[str, float]:
 
     from bkrl.envs import memory_of
     from bkrl.labelers.closed import questions_of_subgoals, ratings_of
-    from bkrl.labelers.material import world_card
+    from bkrl.labelers.material import env_card
 
     tree, memory = needs(), memory_of("Crafter-Text-Reward")
     assert memory is not None
@@ -240,7 +240,7 @@ def subgoals_worth(backend: Any) -> dict[str, float]:
     needed = [sum(name in above(other) for other in tree) for name in said]
     depths, found = [depth(name) for name in said], dict[str, float]()
     for rate, key in (("alone", "subgoal_rho"), ("need", "need_rho")):
-        asked = questions_of_subgoals(world_card("Crafter-Text-Reward"), list(said.values()), rate)
+        asked = questions_of_subgoals(env_card("Crafter-Text-Reward"), list(said.values()), rate)
         rated = ratings_of(scores_of(backend, asked), rate)
         found |= {key: float(spearmanr(rated, needed).statistic)}
         found |= {f"{key}_depth": float(spearmanr(rated, depths).statistic)}

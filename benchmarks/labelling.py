@@ -110,7 +110,7 @@ def questions(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
     """`count` different conversations, each of a system turn that is always the same and a pair."""
     rng = random.Random(0)
     words = ("a red ball", "a locked door", "a grey key", "a wall", "two steps forward", "one step left", "a blue box")
-    world = {
+    env = {
         "role": "system",
         "content": "# World\n" + "An agent walks through rooms with doors, keys and balls. " * 20,
     }
@@ -119,7 +119,7 @@ def questions(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
         segments = "\n".join(f"You see {rng.choice(words)} {rng.choice(words)}." for _ in range(36))
         return {"role": "user", "content": f"Pair {number}\n{segments}\nWhich segment is better?"}
 
-    return [(world, pair(number)) for number in range(count)]
+    return [(env, pair(number)) for number in range(count)]
 
 
 def label(folder: Path, count: int) -> tuple[float, float]:

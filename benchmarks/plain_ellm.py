@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.envs import make, world
+from bkrl.envs import env_spec, make
 from bkrl.envs.crafter.layout import CELL_NAMES
 from bkrl.envs.crafter.typed_actions import ACTION_SETS
 from bkrl.text.encoders import HashEncoder
@@ -36,7 +36,7 @@ _NEEDS: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class PlainWorld:
+class PlainEnv:
     """One env with sentences, suggestions and what they pay."""
 
     def __init__(self, seed: int = 0, observation: str = "symbolic") -> None:
@@ -161,8 +161,8 @@ class PlainDQN:
     """
 
     def __init__(self, pixels: bool) -> None:
-        self.pixels, self.world = pixels, PlainWorld(observation="image" if pixels else "symbolic")
-        num_actions = len(world(TYPED).action_names)
+        self.pixels, self.env = pixels, PlainEnv(observation="image" if pixels else "symbolic")
+        num_actions = len(env_spec(TYPED).action_names)
         self.net, self.target = ((Pixels if pixels else Symbolic)(num_actions) for _ in range(2))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=6.25e-5)
         self.frames: deque[NDArray[np.uint8]] = deque([np.zeros((84, 84), np.uint8)] * 4, 4)
@@ -174,13 +174,13 @@ class PlainDQN:
     def look(self) -> tuple[Any, Any]:
         """What the network reads of the present."""
         if not self.pixels:
-            goals = np.zeros(len(self.world.names), np.float32)
-            goals[[self.world.names.index(goal) for goal in self.world.goals]] = 1
-            return self.world.seen.copy(), goals
-        grey = torch.from_numpy(self.world.seen.mean(-1, dtype=np.float32))[None, None]
+            goals = np.zeros(len(self.env.names), np.float32)
+            goals[[self.env.names.index(goal) for goal in self.env.goals]] = 1
+            return self.env.seen.copy(), goals
+        grey = torch.from_numpy(self.env.seen.mean(-1, dtype=np.float32))[None, None]
         frame = nn.functional.interpolate(grey, (84, 84), mode="bilinear")[0, 0]
         self.frames.append(frame.numpy().astype(np.uint8))
-        text = f"{self.world.text} Your goal is: {' '.join(self.world.goals)}."
+        text = f"{self.env.text} Your goal is: {' '.join(self.env.goals)}."
         if text not in self.texts:  # stands for the frozen encoder, whose answers are kept; here they cost nothing
             self.texts[text] = np.random.default_rng(len(self.texts)).normal(size=384).astype(np.float32)
         return np.stack(self.frames), self.texts[text]
@@ -190,10 +190,10 @@ class PlainDQN:
         with torch.no_grad():
             values = self.net(*(torch.from_numpy(part)[None] for part in self.now))
         action = int(values.argmax()) if self.rng.random() > 0.5 else int(self.rng.integers(values.shape[1]))
-        paid, ended = self.world.step(action)
+        paid, ended = self.env.step(action)
         before = self.now
         if ended:
-            self.world.begin()
+            self.env.begin()
         self.now = self.look()
         self.memory.append((before, action, paid, ended))
         self.steps += 1

@@ -1,4 +1,4 @@
-"""PPO written plainly, the slow side of `training.py`: one file in the manner of CleanRL, on the reference worlds.
+"""PPO written plainly, the slow side of `training.py`: one file in the manner of CleanRL, on the reference envs.
 
 Float32 throughout, observations kept as floats, two passes through the network for each acting step (one for the
 action, one for the value, as in the published code), figures fetched from the tensors in every minibatch.
@@ -60,7 +60,7 @@ def crafter_noise(numba: bool) -> Iterator[None]:
 
 
 class TimedResets(gym.Wrapper[Any, Any, Any, Any]):
-    """A world that knows how long its resets took."""
+    """An env that knows how long its resets took."""
 
     seconds = 0.0
 
@@ -73,10 +73,10 @@ class TimedResets(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Plain:
-    """Worlds in a SyncVectorEnv, the paper network, and the published hyper-parameters.
+    """Envs in a SyncVectorEnv, the paper network, and the published hyper-parameters.
 
     Args:
-        make: makes one reference world, whose observation is what the policy sees.
+        make: makes one reference env, whose observation is what the policy sees.
         num_envs, num_steps: size of a rollout; 4 epochs of 4 minibatches follow it.
     """
 
@@ -119,10 +119,10 @@ class Plain:
 
     def resets_took(self) -> float:
         """Seconds all resets took so far."""
-        return sum(world.seconds for world in self.envs.envs)  # type: ignore[attr-defined]
+        return sum(env.seconds for env in self.envs.envs)  # type: ignore[attr-defined]
 
     def reset(self, count: int) -> float:
-        """Start `count` new episodes in each of the worlds in turn; the seconds they took."""
+        """Start `count` new episodes in each of the envs in turn; the seconds they took."""
         start = time.perf_counter()
         for number in range(count):
             self.envs.envs[number % self.N].reset()

@@ -4,7 +4,7 @@
         [--potentials FOLDER]
 
 For each variant (code, pref, goal), the time that its potential adds, as a share of an iteration of plain PPO (acting,
-worlds, rewards, update) measured in the same round:
+envs, rewards, update) measured in the same round:
 
 * `code_overhead`, `pref_overhead`, `goal_overhead`: RedBall-S20 with the compact network;
 * `crafter_…`: place_table with the compact network;
@@ -27,7 +27,7 @@ import torch
 
 from bkrl.agents.build import new_agent, observation_options
 from bkrl.core.config import HardwareConfig, PPOConfig
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.learn.hardware import choose
 from bkrl.learn.ppo import PPO
 from bkrl.potentials import load_potential
@@ -48,7 +48,7 @@ VARIANTS = ("code", "pref", "goal")
 
 def run_of(env_id: str, network: str, config: PPOConfig, potential: Scaled | None) -> PPO:
     """A run as `bkrl train-rs` makes it."""
-    options, view = observation_options(world(env_id), network)
+    options, view = observation_options(env_spec(env_id), network)
     envs = make_vec(env_id, config.num_envs, **options)
     streams: list[RewardStream] = [EnvReward() if potential is None else ShapedReward(potential, config.gamma)]
     agent = new_agent(network, envs, view, 1, 0)
@@ -91,7 +91,7 @@ def main() -> None:
         args.rounds = 1
     torch.set_num_threads(1)
     results: dict[str, float] = {}
-    for setting, (prefix, env_id, network, config, worlds) in SETTINGS.items():
+    for setting, (prefix, env_id, network, config, envs) in SETTINGS.items():
         if args.only not in (None, setting):
             continue
         if args.quick:
@@ -99,7 +99,7 @@ def main() -> None:
         runs = {"plain": run_of(env_id, network, config, None)}
         potentials = []
         for variant in VARIANTS:
-            name = f"bk-{variant}-{worlds}"
+            name = f"bk-{variant}-{envs}"
             potentials.append(load_potential(args.potentials / name if args.potentials else Path(f"sample:{name}")))
             runs[variant] = run_of(env_id, network, config, potentials[-1])
         results |= overheads(prefix, runs, args.rounds)

@@ -31,7 +31,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.labelers.config import LabelConfig
 from bkrl.potentials.advice import SHARPNESS, in_place
 from bkrl.potentials.asked import ROWS, present
@@ -59,12 +59,12 @@ class ProgramAgent:
     @property
     def family(self) -> str:
         """The env's."""
-        return world(self.env_id).family
+        return env_spec(self.env_id).family
 
     @property
     def action_names(self) -> tuple[str, ...]:
         """The env's."""
-        return world(self.env_id).action_names
+        return env_spec(self.env_id).action_names
 
     def begin(self, num_envs: int) -> State:
         """Nothing is remembered but what views hold."""
@@ -96,7 +96,7 @@ def measure(labels: Path, env_id: str, episodes: int, seeds: range) -> dict[str,
     dataset = Dataset.open(dataset_at(run, None))
     program = read(run, dataset, shuffle=None)
     raw = program.fit(0, Reporter()).raw
-    table = raw.advises(len(world(env_id).action_names))
+    table = raw.advises(len(env_spec(env_id).action_names))
     if table is None:
         raise SystemExit(f"The program of {labels} gives no advice; label a dataset of Crafter --with-memory.")
     rows = end_to_end(len(dataset.ages), ROWS)

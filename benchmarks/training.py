@@ -8,13 +8,13 @@ For BabyAI (RedBall-S20), and with `crafter_` before the name for Crafter (place
   network's bare arithmetic allows (the acting forwards; forward, backward and Adam on minibatches of the same size) in
   the fastest known settings. It may exceed 1, because views that repeat are looked at once.
   `paper_fraction_every_view` is the same with every view looked at: what the loop alone costs.
-* `naive_ratio`: that run over the same algorithm written plainly on the reference worlds (`plain_ppo.py`).
+* `naive_ratio`: that run over the same algorithm written plainly on the reference envs (`plain_ppo.py`).
 * `compact_ratio`: a run with the compact network on one thread over that plain run on `--threads`.
-* `crafter_naive_ratio`, `crafter_compact_ratio`: the same, where the reference world is as `pip install crafter` leaves
+* `crafter_naive_ratio`, `crafter_compact_ratio`: the same, where the reference env is as `pip install crafter` leaves
   it, which is what a user of the published code has: the noise its terrain is made of in pure Python.
   `…_ratio_numba`: the kinder case that numba happens to be installed too and compiles that noise (bkrl needs numba, so
   beside it it does). Which of the two runs is checked on the noise function itself.
-* `collect_fraction`: the explorer of `bkrl collect`, paid for novelty (RND), over it paid by the world; one thread.
+* `collect_fraction`: the explorer of `bkrl collect`, paid for novelty (RND), over it paid by the env; one thread.
 * `…_share_…`: where our two runs spend their time.
 
 The sides take turns, so that other work on the machine hits all of them; a ratio is the median of the rounds' ratios.
@@ -42,7 +42,7 @@ import torch
 from bkrl.agents.build import observation_options
 from bkrl.agents.networks import build_network
 from bkrl.core.config import CollectConfig, ExplorerConfig, HardwareConfig, PPOConfig
-from bkrl.envs import make, make_vec, world
+from bkrl.envs import env_spec, make, make_vec
 from bkrl.learn.ppo import PPO
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.stages.collect import explorer
@@ -50,7 +50,7 @@ from command_line import parser_of, show
 from plain_ppo import Plain, crafter_noise
 
 ENVS = {"babyai": "BabyAI-Text-GoToLocal-RedBall-S20", "crafter": "Crafter-Text-PlaceCraftingTable"}
-PAPER_ROLLOUT = {"babyai": (8, 128), "crafter": (16, 256)}  # worlds × steps, as published
+PAPER_ROLLOUT = {"babyai": (8, 128), "crafter": (16, 256)}  # envs × steps, as published
 SETTINGS = {"fp32": (False, False), "bf16": (True, False), "bf16 channels_last": (True, True)}
 Shares = dict[str, float]
 
@@ -131,14 +131,14 @@ class PlainParts:
         rng = np.random.default_rng(0)
         envs = make_vec(env_id, 64)  # the native engine ends episodes as the reference does, and sooner
         envs.reset(seed=0)
-        actions = len(world(env_id).action_names)
+        actions = len(env_spec(env_id).action_names)
         steps, ended = 250 * many, 0
         for _ in range(steps):
             _, _, terminated, truncated, _ = envs.step(rng.integers(0, actions, envs.num_envs))
             ended += int(np.count_nonzero(terminated | truncated))
         envs.close()
         self.episode_length = steps * 64 / ended
-        with crafter_noise(numba=True):  # let episodes spread out: at first all worlds are equally young
+        with crafter_noise(numba=True):  # let episodes spread out: at first all envs are equally young
             for _ in range(12 * many):
                 plain.next_obs = torch.Tensor(plain.envs.step(rng.integers(0, actions, plain.N))[0])
             plain.reset(1)
@@ -160,9 +160,9 @@ class PlainParts:
 
 
 def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, float]:
-    """All ratios of one world; `quick`: of rollouts too small for them to mean anything."""
+    """All ratios of one env; `quick`: of rollouts too small for them to mean anything."""
     env_id = ENVS[family]
-    facts = world(env_id)
+    facts = env_spec(env_id)
     N, T = (2, 8) if quick else PAPER_ROLLOUT[family]
     many = 1 if quick else 16
     small: dict[str, int] = {"num_envs": 4, "num_steps": 8} if quick else {}
@@ -231,7 +231,7 @@ def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, fl
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
-    parser.add_argument("--only", choices=list(ENVS), help="one world only")
+    parser.add_argument("--only", choices=list(ENVS), help="one env only")
     parser.add_argument("--rounds", type=int, default=3, help="how often each side has its turn")
     parser.add_argument("--threads", type=int, default=2, help="threads of the paper networks, ours and plain")
     args = parser.parse_args()

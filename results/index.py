@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
-from bkrl.report.groups import short_world
+from bkrl.report.groups import short_env
 
 BETTER = ("at most half the steps", "significantly faster", "significantly more success")
 WORSE = ("significantly slower", "significantly less success")
@@ -164,7 +164,7 @@ def _rows(page: Page) -> Iterator[str]:
         cells = [
             ", ".join(one.shown for one in here if one.verdict == kind) or "–" for kind in ("better", "open", "worse")
         ]
-        yield f"| {study} | {short_world(env)} | {n} | {' | '.join(cells)} |"
+        yield f"| {study} | {short_env(env)} | {n} | {' | '.join(cells)} |"
         study = ""  # once a study
 
 
@@ -181,7 +181,7 @@ def draw_forest(entries: Sequence[Entry], path: Path) -> None:
     envs = list(dict.fromkeys(env for env, _ in best))
     lines: list[tuple[str, Entry | None]] = []
     for env in envs:
-        lines += [(short_world(env), None)]
+        lines += [(short_env(env), None)]
         lines += [(f"{label} ({one.n})", one) for (where, label), one in sorted(best.items()) if where == env]
     half = _middle(lines)
     with matplotlib.rc_context(

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
-from bkrl.report.groups import short_world
+from bkrl.report.groups import short_env
 from bkrl.report.model import FORMAT, Cost, EnvResults, Evaluated, ResultRow, Results, Said, Timings
 from bkrl.report.pages.html import figure
 from bkrl.report.provenance import Chain, Node, follow
@@ -102,11 +102,11 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     results: Results = read_json(run.file("results.json"), Results)
     timings: Timings = read_json(run.file("timings.json"), Timings)
     pictures: dict[str, Path] = {}
-    for world in results.worlds:
+    for section in results.envs:
         for end in ("", "-dark"):
-            name = f"{slug}-{_slug(short_world(world.env))}{end}.png"
-            pictures[name] = run.file(f"curves-{world.env}{end}.png")
-    shown = [_picture(slug, world) for world in results.worlds]
+            name = f"{slug}-{_slug(short_env(section.env))}{end}.png"
+            pictures[name] = run.file(f"curves-{section.env}{end}.png")
+    shown = [_picture(slug, section) for section in results.envs]
     lines = [
         f"# {_text(results.title)}",
         "",
@@ -123,9 +123,9 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     if chain.problems:
         lines += ["Not as it was when the report was made:", "", *(f"* {_text(one)}" for one in chain.problems), ""]
     lines += ["## What the numbers say", "", *_findings(results), ""]
-    for world, picture in zip(results.worlds, [[], *shown[1:]], strict=True):
-        lines += [f"## {_text(world.env)}", "", world.solved and f"Success: {_text(world.solved)}", "", *picture]
-        lines += _world(world, results.threshold)
+    for section, picture in zip(results.envs, [[], *shown[1:]], strict=True):
+        lines += [f"## {_text(section.env)}", "", section.solved and f"Success: {_text(section.solved)}", "", *picture]
+        lines += _world(section, results.threshold)
     if results.evaluated:
         lines += ["## Frozen policies on episodes never seen in training", "", *_evaluated(results.evaluated), ""]
     lines += ["## Forms of shaping", ""]
@@ -137,10 +137,10 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)), pictures
 
 
-def _picture(slug: str, world: EnvResults) -> list[str]:
-    """The picture of a world, for light and for dark pages."""
-    light, dark = (quote(f"images/{slug}-{_slug(short_world(world.env))}{end}.png") for end in ("", "-dark"))
-    alt = f"{world.measure.capitalize()} rate against environment steps in {world.env}: {_final_success(world)}"
+def _picture(slug: str, section: EnvResults) -> list[str]:
+    """The picture of an env, for light and for dark pages."""
+    light, dark = (quote(f"images/{slug}-{_slug(short_env(section.env))}{end}.png") for end in ("", "-dark"))
+    alt = f"{section.measure.capitalize()} rate against environment steps in {section.env}: {_final_success(section)}"
     return [
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">',
         f'<img alt="{escape(alt)}" src="{light}"></picture>',
@@ -150,7 +150,7 @@ def _picture(slug: str, world: EnvResults) -> list[str]:
 
 def _findings(results: Results) -> list[str]:
     """The findings, where those that say the same of several methods are one sentence with a list."""
-    labels = sorted({row.label for world in results.worlds for row in world.rows}, key=len, reverse=True)
+    labels = sorted({row.label for section in results.envs for row in section.rows}, key=len, reverse=True)
     return list_findings(results.findings, labels)
 
 
@@ -173,7 +173,7 @@ def list_findings(findings: Sequence[Said], labels: Sequence[str]) -> list[str]:
         where: dict[str, list[str]] = {}
         for one in group:
             who = re.findall(name, one.text.partition(": ")[0])[:2]
-            where.setdefault(one.worlds, []).append(f"{' against '.join(who)} {_figures(one.text)}".strip())
+            where.setdefault(one.envs, []).append(f"{' against '.join(who)} {_figures(one.text)}".strip())
         said = (
             said.removeprefix("…")
             .lstrip(": ")
@@ -197,28 +197,28 @@ def _figures(text: str) -> str:
 
 
 def _glance(results: Results) -> list[str]:
-    """Each method in each world: × PPO's steps, and what may be said of it."""
+    """Each method in each env: × PPO's steps, and what may be said of it."""
     cells: dict[str, dict[str, str]] = {}
-    for world in results.worlds:
-        for row in world.rows:
+    for section in results.envs:
+        for row in section.rows:
             if not row.baseline:
-                cells.setdefault(_name(row), {})[world.env] = f"{row.ratio or '–'}<br>{row.verdict or '–'}"
+                cells.setdefault(_name(row), {})[section.env] = f"{row.ratio or '–'}<br>{row.verdict or '–'}"
     if not cells:
         return []
-    envs = [world.env for world in results.worlds]
+    envs = [section.env for section in results.envs]
     ordered = sorted(cells, key=lambda label: label.startswith("_"))
     rows = [[label, *(cells[label].get(env, "–") for env in envs)] for label in ordered]
-    return ["× PPO's steps:", "", *_table(["", *map(short_world, envs)], rows)]
+    return ["× PPO's steps:", "", *_table(["", *map(short_env, envs)], rows)]
 
 
 def _name(row: ResultRow) -> str:
     return f"_{_text(row.label)}_" if row.control else f"**{_text(row.label)}**"
 
 
-def _world(world: EnvResults, threshold: float) -> list[str]:
+def _world(section: EnvResults, threshold: float) -> list[str]:
     goal = percent(threshold)
     header = [
-        "method", "form", "n", f"{world.measure} at the end", f"mean {world.measure} in training", f"reached {goal}",
+        "method", "form", "n", f"{section.measure} at the end", f"mean {section.measure} in training", f"reached {goal}",
         f"steps to {goal}", "× PPO's steps", "with collection", "paid back after so many tasks", "P(better)", "paired p (Holm)", "shown",
     ]  # fmt: skip
     rows = [
@@ -237,9 +237,9 @@ def _world(world: EnvResults, threshold: float) -> list[str]:
             _p(row.p),
             row.verdict or "–",
         ]
-        for row in world.rows
+        for row in section.rows
     ]
-    lines = [f"All methods over the first {step_label(world.horizon)} steps.", "", *_table(header, rows), ""]
+    lines = [f"All methods over the first {step_label(section.horizon)} steps.", "", *_table(header, rows), ""]
     tests = [
         [
             f"**{_text(row.label)}**",
@@ -249,13 +249,13 @@ def _world(world: EnvResults, threshold: float) -> list[str]:
             _chance(one.improvement),
             _p(one.p),
         ]
-        for row in world.rows
+        for row in section.rows
         for one in row.versus
     ]
     if tests:
         header = ["method", "against its control", "shown", "× the control's steps", "P(better)", "paired p (Holm)"]
         lines += [*_table(header, tests), ""]
-    splits = [row.split for row in world.rows if row.split]
+    splits = [row.split for row in section.rows if row.split]
     if splits:
         header = ["method", "n", "what mean success varies with (standard deviation, share of the variance)"]
         header += ["F test p", "mean over what is drawn first"]
@@ -266,8 +266,8 @@ def _world(world: EnvResults, threshold: float) -> list[str]:
     return lines
 
 
-def _final_success(world: EnvResults) -> str:
-    return "; ".join(f"{row.label} {percent(row.final.estimate)} at the end" for row in world.rows)
+def _final_success(section: EnvResults) -> str:
+    return "; ".join(f"{row.label} {percent(row.final.estimate)} at the end" for row in section.rows)
 
 
 def _evaluated(rows: Sequence[Evaluated]) -> list[str]:
@@ -280,7 +280,7 @@ def _evaluated(rows: Sequence[Evaluated]) -> list[str]:
         ]
         for row in rows
     ]
-    return _table(["world", "method", "n", "success, actions sampled", "success, likeliest actions"], body)
+    return _table(["env", "method", "n", "success, actions sampled", "success, likeliest actions"], body)
 
 
 def _costs(costs: Sequence[Cost], timings: Timings) -> list[str]:
@@ -332,8 +332,8 @@ def _counts(chain: Chain, run: Run) -> str:
 
 
 def _finding(one: Said) -> str:
-    worlds = f"**{_text(one.worlds)}** " if one.worlds else ""
-    return f"_{one.word}._ {worlds}{_text(one.text)}"
+    envs = f"**{_text(one.envs)}** " if one.envs else ""
+    return f"_{one.word}._ {envs}{_text(one.text)}"
 
 
 def _share(x: Interval) -> str:

@@ -68,9 +68,9 @@ def levels(runs: Sequence[Run], at: Sequence[int]) -> list[str]:
     curves: dict[tuple[str, str], list[list[tuple[int, float]]]] = {}
     for run in runs:
         curves.setdefault((str(run.facts["env_id"]), _agent(run)), []).append(_curve(run))
-    worlds, agents = (list(dict.fromkeys(names)) for names in zip(*curves, strict=True))
+    envs, agents = (list(dict.fromkeys(names)) for names in zip(*curves, strict=True))
     lines = _head(["level", *agents])
-    for env in worlds:
+    for env in envs:
         cells = []
         for agent in agents:
             group = curves.get((env, agent), [])

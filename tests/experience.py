@@ -85,18 +85,18 @@ def views(rng: np.random.Generator, family: str, count: int) -> np.ndarray:
     return rows
 
 
-def write_world(path: Path, env_id: str, episodes: int = 12, length: int = 15) -> Path:
-    """A complete collect run of a real world: made-up views, the world's own captions; every other episode succeeds."""
-    world, caption, rng = envs.world(env_id), envs.captioner(env_id), np.random.default_rng(1)
+def write_env(path: Path, env_id: str, episodes: int = 12, length: int = 15) -> Path:
+    """A complete collect run of a real env: made-up views, the env's own captions; every other episode succeeds."""
+    env_spec, caption, rng = envs.env_spec(env_id), envs.captioner(env_id), np.random.default_rng(1)
     run_ = Run.create(path, stage="collect", config=Config())
-    writer = DatasetWriter(run_, env_id=env_id, obs_shape=world.obs_shape, action_names=world.action_names)
+    writer = DatasetWriter(run_, env_id=env_id, obs_shape=env_spec.obs_shape, action_names=env_spec.action_names)
     for episode in range(episodes):
-        observations = views(rng, world.family, length + 1)
+        observations = views(rng, env_spec.family, length + 1)
         rewards = np.zeros(length, np.float32)
         rewards[-1] = episode % 2
         writer.add_episode(
             observations,
-            rng.integers(0, len(world.action_names), length),
+            rng.integers(0, len(env_spec.action_names), length),
             rewards,
             caption(observations),
             mission="go to the red ball",

@@ -103,7 +103,7 @@ def test_text_serves_as_a_path_and_progress_can_be_silent(tmp_path, capfd):
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-    """Commands of processes in which a module outside the package registers a world and a potential."""
+    """Commands of processes in which a module outside the package registers an env and a potential."""
     (tmp_path / "lines.py").write_text(PLUGIN)
     return partial(command, cwd=tmp_path, PYTHONPATH=str(tmp_path), BKRL_PLUGINS="lines")
 

@@ -33,7 +33,7 @@ PAGES = {"one": "red-balls.md", "two": "keys.md"}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two reports: a study with controls, and a second world with few seeds."""
+    """Two reports: a study with controls, and a second env with few seeds."""
     root = tmp_path_factory.mktemp("made")
     first = study(root / "a", range(1, 4))
     second = [train_rs(root / "b", alg, seed, 4e5, KEY) for alg in ("ppo", "rnd") for seed in (1, 2)]
@@ -69,7 +69,7 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
 
 
 def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(markdown, "FORMAT", 3)
+    monkeypatch.setattr(markdown, "FORMAT", 4)
     with pytest.raises(InputError, match="verdicts follow another rule; make it again with the command that bkrl show"):
         write_results([made / "one"], tmp_path)
     assert not any(tmp_path.iterdir())
@@ -87,11 +87,11 @@ def test_results_are_read_as_they_were_written(made: Path):
         ("results.json", ("threshold",), "high", r"threshold must be of type float, not 'high'"),
         (
             "results.json",
-            ("worlds", 0, "rows", 0, "final"),
+            ("envs", 0, "rows", 0, "final"),
             None,
-            r"worlds\[0\].rows\[0\].final must be a table",
+            r"envs\[0\].rows\[0\].final must be a table",
         ),
-        ("results.json", ("worlds", 0, "rows", 1, "ratio", "bound"), 3, r"ratio.bound must be of type str, not 3"),
+        ("results.json", ("envs", 0, "rows", 1, "ratio", "bound"), 3, r"ratio.bound must be of type str, not 3"),
         ("results.json", ("costs",), {}, r"costs must be a list"),
         ("results.json", ("more",), 1, r"it has no 'more'"),
         ("timings.json", ("timings", 0), {"stage": "label"}, r"timings\[0\] lacks 'cached'"),
@@ -249,7 +249,7 @@ def test_a_page_of_others_is_not_overwritten(made: Path, tmp_path: Path):
         assert page.read_bytes() == content
 
 
-def test_pictures_are_named_by_study_and_world(made: Path, tmp_path: Path):
+def test_pictures_are_named_by_study_and_env(made: Path, tmp_path: Path):
     runs = tuple(sorted((made / "b").iterdir()))
     long = "Does background knowledge help in every single world of them all?"
     for name, title in (("tiny", "x"), ("", long)):

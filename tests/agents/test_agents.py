@@ -15,7 +15,7 @@ from bkrl.agents.protocol import Acted
 from bkrl.agents.random import RandomAgent
 from bkrl.core.errors import InputError
 from bkrl.data.views import ViewKeys, Views
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 
 
 class Told:
@@ -103,7 +103,7 @@ def test_views_are_what_was_asked_for() -> None:
             seen.append(views)
             return super().act(views, state, started, noise)
 
-    facts = world("BabyAI-Text-GoToLocal-RedBall-S20")
+    facts = env_spec("BabyAI-Text-GoToLocal-RedBall-S20")
     agent = Looks(facts.env_id, facts.family, facts.action_names)
     next(play(agent, make_vec(facts.env_id, 2), 2, seed=0))
     assert seen[0].image is None
@@ -113,7 +113,7 @@ def test_views_are_what_was_asked_for() -> None:
 
 
 def test_random_agents_take_all_actions_and_come_back(tmp_path: Path) -> None:
-    facts = world("Toy-Grid")
+    facts = env_spec("Toy-Grid")
     agent = RandomAgent("Toy-Grid", facts.family, facts.action_names)
     assert agent.save(tmp_path) == ["policy.json"]
     again = load_agent(tmp_path)

@@ -11,7 +11,7 @@ from bkrl.agents.networks import build_network
 from bkrl.agents.networks.layers import CELL_SIDE, Pixels
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.envs.crafter.layout import VIEW_COLUMNS
 from bkrl.envs.crafter.textures import UNIT
 from bkrl.learn.ppo import PPO
@@ -48,7 +48,7 @@ def test_trains_on_pictures_whether_an_episode_ends_or_not(network: str, length:
     ],
 )
 def test_what_a_network_sees(env_id: str, network: str, view: str | None, seen: str) -> None:
-    options, found = observation_options(world(env_id), network, view)
+    options, found = observation_options(env_spec(env_id), network, view)
     assert (options, found) == ({"observation": "both"} if seen == "image" else {}, seen)
     envs = make_vec(env_id, 1, **options)
     assert new_agent(network, envs, found, 1, 0).spec["name"] == network
@@ -57,9 +57,9 @@ def test_what_a_network_sees(env_id: str, network: str, view: str | None, seen: 
 
 def test_what_it_cannot_see() -> None:
     with pytest.raises(UsageError, match="does not come as pictures"):
-        observation_options(world("Toy-Grid"), "compact", "image")
+        observation_options(env_spec("Toy-Grid"), "compact", "image")
     with pytest.raises(UsageError, match="shows neither"):
-        observation_options(world("Crafter-Text-Reward"), "paper", "symbolic")
+        observation_options(env_spec("Crafter-Text-Reward"), "paper", "symbolic")
 
 
 def test_compact_looks_at_pictures_cell_by_cell() -> None:

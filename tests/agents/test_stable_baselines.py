@@ -1,4 +1,4 @@
-"""Stable-Baselines3 learns on our worlds, made by `gymnasium.make`, and the same seed gives the same policy."""
+"""Stable-Baselines3 learns on our envs, made by `gymnasium.make`, and the same seed gives the same policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The env that TRL is given keeps TRL's contract, and is the world that bkrl steps."""
+"""The env that TRL is given keeps TRL's contract, and is the env that bkrl steps."""
 
 import inspect
 
@@ -34,7 +34,7 @@ def test_every_action_is_a_tool_that_a_chat_template_can_describe():
         assert described["parameters"] == {"type": "object", "properties": {}}
 
 
-def test_an_episode_is_that_of_the_world():
+def test_an_episode_is_that_of_the_env():
     factory, envs = to_trl_environment(ENV), make_vec(ENV, 1)
     names = {"turn_left": 0, "turn_right": 1, "go_forward": 2}
     rng, rewards = np.random.default_rng(0), []
@@ -71,7 +71,7 @@ def test_without_a_seed_instances_have_episodes_of_their_own():
 
 def test_actions_in_other_words():
     instance = to_trl_environment("BabyAI-GoToLocal-v0", Wording(language="fr"))()
-    assert len(tools_of(instance)) == len(instance._envs.world.action_names)
+    assert len(tools_of(instance)) == len(instance._envs.env_spec.action_names)
     assert "But de l'agent: " in instance.reset(seed=1)
     with pytest.raises(UsageError, match=r"The action '1' of .* cannot be a tool"):
         to_trl_environment(ENV, Wording(actions=("1", "2", "3")))

@@ -11,7 +11,7 @@ from bkrl.agents.networks import build_network
 from bkrl.agents.random import RandomAgent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
-from bkrl.envs import captioner, make_vec, sentences, world
+from bkrl.envs import captioner, env_spec, make_vec, sentences
 from bkrl.learn.rollout import Clock, Collector
 from bkrl.text.wording import Wording
 
@@ -25,7 +25,7 @@ class Reader(RandomAgent):
     wants = ("text", "mission", "history")
 
     def __init__(self, env_id=LEVEL, wording=None, observations=3):
-        facts = world(env_id)
+        facts = env_spec(env_id)
         super().__init__(env_id, facts.family, facts.action_names)
         object.__setattr__(self, "wording", wording or Wording())
         object.__setattr__(self, "observations", observations)
@@ -73,7 +73,7 @@ def test_history_is_a_deque_for_each_env(length):
 
 def test_nothing_is_computed_that_is_not_wanted():
     envs = make_vec(LEVEL, 2)
-    viewer = Viewer(envs, RandomAgent(LEVEL, "babyai", world(LEVEL).action_names))
+    viewer = Viewer(envs, RandomAgent(LEVEL, "babyai", env_spec(LEVEL).action_names))
     assert viewer._worded is None
     views = viewer(envs.reset(seed=0)[0], np.ones(2, bool))
     viewer.acted(np.zeros(2, np.int64))
@@ -109,7 +109,7 @@ def test_an_agent_reads_its_own_wording():
 )
 def test_wrong_wordings_are_refused(wording, says):
     with pytest.raises(UsageError, match=says):
-        Wording(**wording).of(world(LEVEL))
+        Wording(**wording).of(env_spec(LEVEL))
 
 
 def test_a_wording_comes_back_from_plain_values():
@@ -125,7 +125,7 @@ class TextAgent(NetworkAgent):
 
 def collector(seed):
     envs = make_vec(LEVEL, 4, max_steps=7)
-    facts = envs.world
+    facts = envs.env_spec
     network = build_network(
         "compact", obs_shape=facts.obs_shape, num_actions=7, num_values=1, symbols=None, hidden=8, seed=seed
     )
@@ -140,7 +140,7 @@ def test_a_rollout_has_the_history_of_every_row_and_goes_on_after_a_restart():
         rollout, views = one.rollout, one.views
         for t in range(1, 6):
             for n in range(4):
-                turn = (views.text[t - 1, n], Wording().of(world(LEVEL)).action_names[rollout.actions[t - 1, n]])
+                turn = (views.text[t - 1, n], Wording().of(env_spec(LEVEL)).action_names[rollout.actions[t - 1, n]])
                 young = rollout.ages[t, n] == 0
                 assert views.history[t, n].tolist()[-1] == (None if young else turn)
     assert len(one.final_views)

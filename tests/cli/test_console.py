@@ -56,7 +56,7 @@ def screen(monkeypatch: pytest.MonkeyPatch):
     return of
 
 
-HEADER = ("world", "method", "95 % interval", "steps to 80 %", "verdict")
+HEADER = ("env", "method", "95 % interval", "steps to 80 %", "verdict")
 ROWS = [("BabyAI-Text-GoToLocal-RedBall-S20", "bk-pref [advice]", "0 to 81 %", 1234567, "nothing can be said")]
 
 

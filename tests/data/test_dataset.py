@@ -16,7 +16,7 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.derive import merge, subset
 from bkrl.data.writer import DatasetWriter
 from bkrl.runs.record import Run
-from tests.experience import Config, write_dataset, write_world
+from tests.experience import Config, write_dataset, write_env
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 OLD = Path(__file__).with_name("dataset-v1")  # what `write_dataset` wrote before schema version 2
@@ -92,7 +92,7 @@ def test_every_reader_shows_observations_as_the_documented_line_says(tmp_path, m
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
-    written = Dataset.open(write_world(Path("data/explore"), "BabyAI-Text-GoToLocal-Pretraining-S20", 3, 5))
+    written = Dataset.open(write_env(Path("data/explore"), "BabyAI-Text-GoToLocal-Pretraining-S20", 3, 5))
     wanted = written.observations
     assert not wanted[:, -1, -1, -1].any()  # a reader that takes them for text cuts zeros off the end
     known = {"np": np, "pandas": pandas, "polars": polars, "duckdb": duckdb, "parquet": parquet}
@@ -183,7 +183,7 @@ def _rewrite(path, change):
 
 
 @pytest.mark.parametrize("part_bytes", [1, 10**6])
-def test_each_episode_says_where_it_lies_and_how_its_world_was_seeded(tmp_path, monkeypatch, part_bytes):
+def test_each_episode_says_where_it_lies_and_how_its_env_was_seeded(tmp_path, monkeypatch, part_bytes):
     monkeypatch.setattr(writer_module, "PART_BYTES", part_bytes)
     write_dataset(tmp_path / "d")
     for row in Dataset.open(tmp_path / "d").episodes.to_pylist():

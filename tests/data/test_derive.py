@@ -17,7 +17,7 @@ from bkrl.report.costs import costs
 from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
 from bkrl.runs.record import Run
-from tests.experience import Config, write_dataset, write_world
+from tests.experience import Config, write_dataset, write_env
 
 
 def test_episodes_are_copied_whole_and_half_of_them_are_solved(tmp_path):
@@ -141,7 +141,7 @@ def test_a_merge_that_was_cut_short_continues(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        ({"info": {"family": "babyai"}}, "the family of worlds"),
+        ({"info": {"family": "babyai"}}, "the family of envs"),
         ({"info": {"rules": "Others."}}, "the rules"),
         ({"shape": (1, 1)}, "the shape of observations"),
         ({"actions": ("a", "c")}, "the actions"),
@@ -188,8 +188,8 @@ def test_what_was_explored_is_counted_once_however_it_was_merged(tmp_path):
 
 
 def test_every_reader_takes_a_merged_dataset(tmp_path, capsys):
-    one = write_world(tmp_path / "one", "BabyAI-Text-GoToLocal-Pretraining-S20")
-    two = write_world(tmp_path / "two", "BabyAI-Text-GoToLocal-Pretraining-S20", length=14)
+    one = write_env(tmp_path / "one", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    two = write_env(tmp_path / "two", "BabyAI-Text-GoToLocal-Pretraining-S20", length=14)
     data, labels, phi = (str(tmp_path / name) for name in ("data", "labels", "phi"))
     for command in (
         ["data", "merge", str(one), str(two), "--out", data],

@@ -82,8 +82,8 @@ def test_an_empty_view_is_not_taken_for_a_missing_one():
 @given(
     st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 2), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9)
 )
-def test_a_numbered_rollout_is_its_windows(seed, horizon, more, steps, worlds, end_rate):
-    for rollout in random_rollouts(seed, horizon + more, steps, worlds, end_rate):
+def test_a_numbered_rollout_is_its_windows(seed, horizon, more, steps, num_envs, end_rate):
+    for rollout in random_rollouts(seed, horizon + more, steps, num_envs, end_rate):
         for first in {0, 1, steps}:
             numbered = rollout.numbered_windows(horizon, first)
             rows, final = rollout.windows(horizon, first), rollout.final_windows(horizon)

@@ -24,10 +24,10 @@ from bkrl.envs import captioner
 from bkrl.report.tracing import lines, trace
 from bkrl.runs.record import Run
 from bkrl.stages import collect
-from tests.experience import Config, views, write_dataset, write_world
+from tests.experience import Config, views, write_dataset, write_env
 
 minari = pytest.importorskip("minari")
-WORLD = "BabyAI-Text-GoToLocal-Pretraining-S20"
+ENV = "BabyAI-Text-GoToLocal-Pretraining-S20"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def root(tmp_path, monkeypatch):
 
 
 def test_what_is_exported_and_imported_is_the_same_dataset(tmp_path, root, capsys):
-    data = write_world(tmp_path / "d", WORLD)
+    data = write_env(tmp_path / "d", ENV)
     out = root / "babyai" / "explore-v3"
     assert run_command(["data", "export", str(data), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == "babyai/explore-v3"
@@ -54,7 +54,7 @@ def test_what_is_exported_and_imported_is_the_same_dataset(tmp_path, root, capsy
     assert again.file("steps/part-00000.parquet").read_bytes() == (data / "steps/part-00000.parquet").read_bytes()
 
 
-def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_worlds_that_are_not_known(tmp_path, root):
+def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_envs_that_are_not_known(tmp_path, root):
     write_dataset(
         tmp_path / "d", shape=(40, 33, 3), texts=["goal"]
     )  # as large as pictures, of which Minari would lose some
@@ -98,8 +98,8 @@ def test_an_import_that_fails_midway_leaves_nothing(tmp_path, root):
     assert not (tmp_path / "made").exists()
 
 
-def test_minari_lists_an_export_and_makes_its_world(tmp_path, root):
-    data = Dataset.open(write_world(tmp_path / "d", WORLD))
+def test_minari_lists_an_export_and_makes_its_env(tmp_path, root):
+    data = Dataset.open(write_env(tmp_path / "d", ENV))
     to_minari(data.path, root / "bkrl" / "explore-v0")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it warns of folders that are not where their id says
@@ -110,7 +110,7 @@ def test_minari_lists_an_export_and_makes_its_world(tmp_path, root):
     assert list(first.infos["caption"]) == [data.caption(row) for row in range(16)]
     assert set(first.infos["mission"]) == {"go to the red ball"}
     env = made.recover_environment()
-    assert env.spec.id == f"bkrl/{WORLD}"
+    assert env.spec.id == f"bkrl/{ENV}"
     assert env.spec.max_episode_steps > 0
     assert env.observation_space == made.observation_space
     assert env.action_space.n == made.action_space.n
@@ -230,7 +230,7 @@ def test_what_bkrl_cannot_hold_is_refused_before_there_is_a_folder(tmp_path, roo
     assert not (tmp_path / "made").exists()
 
 
-def test_an_unknown_world_a_missing_and_a_damaged_dataset_are_named(tmp_path, root, capsys):
+def test_an_unknown_env_a_missing_and_a_damaged_dataset_are_named(tmp_path, root, capsys):
     theirs(root, "odd-v0", env_id="CartPole-v1")
     write_dataset(tmp_path / "d")
     to_minari(tmp_path / "d", root / "toy-v0")

@@ -9,13 +9,13 @@ from bkrl.data.windows import Rollout, Windows, gather
 from tests.potentials.rollouts import history, rollout_of
 
 
-def synthetic_rollout(rng: np.random.Generator, horizon: int, steps: int, worlds: int, end_rate: float) -> tuple:
-    """A rollout cut from longer random episodes, and for every world the list of its (obs, action) rows."""
+def synthetic_rollout(rng: np.random.Generator, horizon: int, steps: int, num_envs: int, end_rate: float) -> tuple:
+    """A rollout cut from longer random episodes, and for every env the list of its (obs, action) rows."""
     total = horizon + steps
-    obs = rng.integers(1, 255, (total + 1, worlds, 2)).astype(np.uint8)
-    actions = rng.integers(0, 7, (total, worlds)).astype(np.int64)
-    ended = rng.random((total, worlds)) < end_rate
-    ages_all = np.zeros((total + 1, worlds), np.int32)
+    obs = rng.integers(1, 255, (total + 1, num_envs, 2)).astype(np.uint8)
+    actions = rng.integers(0, 7, (total, num_envs)).astype(np.int64)
+    ended = rng.random((total, num_envs)) < end_rate
+    ages_all = np.zeros((total + 1, num_envs), np.int32)
     for t in range(total):
         ages_all[t + 1] = np.where(ended[t], 0, ages_all[t] + 1)
     cut = ended[horizon:]
@@ -27,7 +27,7 @@ def synthetic_rollout(rng: np.random.Generator, horizon: int, steps: int, worlds
         obs,
         actions,
         ages_all[horizon:],
-        np.zeros((steps, worlds), np.float32),
+        np.zeros((steps, num_envs), np.float32),
         cut & ~truncated,
         truncated,
         index,
@@ -69,16 +69,16 @@ def assert_same(got: Windows, want: Windows) -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(0, 4), st.integers(1, 7), st.integers(1, 3), st.floats(0, 0.9))
-def test_rollout_windows_are_what_the_definition_says(seed, h, steps, worlds, end_rate):
+def test_rollout_windows_are_what_the_definition_says(seed, h, steps, num_envs, end_rate):
     rng = np.random.default_rng(seed)
-    rollout, _ = synthetic_rollout(rng, h + int(rng.integers(0, 3)), steps, worlds, end_rate)
+    rollout, _ = synthetic_rollout(rng, h + int(rng.integers(0, 3)), steps, num_envs, end_rate)
     got = rollout.windows(h)
     for t in range(steps + 1):
-        for n in range(worlds):
-            assert_same(got[np.array([t * worlds + n])], naive(rollout, t, n, h))
+        for n in range(num_envs):
+            assert_same(got[np.array([t * num_envs + n])], naive(rollout, t, n, h))
     finals = rollout.final_windows(h)
     for k, (index, observation) in enumerate(zip(rollout.final_index, rollout.final_views.symbols, strict=True)):
-        t, n = divmod(int(index), worlds)
+        t, n = divmod(int(index), num_envs)
         assert_same(finals[np.array([k])], naive(rollout, t, n, h, observation))
 
 
@@ -91,7 +91,7 @@ def test_a_window_never_reaches_across_an_episodes_start():
     assert windows.actions.tolist() == [[0, 0, 3]]
 
 
-def test_one_world_does_not_see_another():
+def test_one_env_does_not_see_another():
     rollout, _ = synthetic_rollout(np.random.default_rng(0), 3, 6, 2, 0.3)
     before = rollout.windows(3)
     rollout.views.symbols[:, 1] = rollout.past[:, 1] = 0

@@ -4,7 +4,7 @@
 
 Every observation, final observation, reward, terminated, truncated, success, mission, caption, episode statistic and,
 after every reset, the state of the random stream must agree. A mismatch ends the run with the id, the seed, the step
-and both states. Four kinds of action streams drive the worlds: uniform; minigrid's own bot, with an occasional random
+and both states. Four kinds of action streams drive the envs: uniform; minigrid's own bot, with an occasional random
 action; a meddler that picks up, toggles and drops on whatever it meets; and errands, which walk to the places and
 objects the mission speaks of, in any order, and carry them about.
 """
@@ -72,7 +72,7 @@ class Plans(list[Any]):
 
 
 class Driver:
-    """Chooses actions for one reference world."""
+    """Chooses actions for one reference env."""
 
     def __init__(self, stream: str, env: ReferenceBabyAI, rng: np.random.Generator) -> None:
         self.stream, self.env, self.rng = stream, env, rng
@@ -83,7 +83,7 @@ class Driver:
     def new_episode(self) -> None:
         """Called after each reset."""
         self.bot, self.taken, self.place = None, None, None
-        if self.stream == "bot" and not any(word in self.env.world.env_id for word in NOT_FOR_THE_BOT):
+        if self.stream == "bot" and not any(word in self.env.env_spec.env_id for word in NOT_FOR_THE_BOT):
             self.bot = BabyAIBot(self.env.inner)
             self.bot.stack = Plans(self.bot.stack)
 
@@ -98,48 +98,48 @@ class Driver:
         else:
             self.taken = int(self.rng.integers(7))
             self.bot = None if self.bot is not None and self.taken in (PICKUP, DROP, TOGGLE) else self.bot
-        return self.taken % len(self.env.world.action_names)  # some levels know the first three only
+        return self.taken % len(self.env.env_spec.action_names)  # some levels know the first three only
 
     def advice(self) -> int:
         try:
             self.bot.stack.patience = PATIENCE
             return int(self.bot.replan(self.taken))
-        except Exception:  # noqa: BLE001 - the bot gives up in many ways; the worlds go on without it
+        except Exception:  # noqa: BLE001 - the bot gives up in many ways; the envs go on without it
             self.bot = None
             return int(self.rng.integers(7))
 
     def meddle(self) -> int:
         """Walk about, and do something to whatever stands in front."""
-        world = self.env.inner
-        front = world.grid.get(*world.front_pos)
+        env = self.env.inner
+        front = env.grid.get(*env.front_pos)
         if front is not None and front.type not in ("wall", "lava", "goal") and self.rng.random() < 0.7:
             return int(self.rng.choice([PICKUP, TOGGLE, DROP, FORWARD], p=[0.35, 0.3, 0.2, 0.15]))
-        if world.carrying is not None and self.rng.random() < 0.3:
+        if env.carrying is not None and self.rng.random() < 0.3:
             return DROP
         return int(self.rng.choice([FORWARD, LEFT, RIGHT, 6], p=[0.6, 0.18, 0.18, 0.04]))
 
     def errand(self) -> int:
         """On to the place in mind; having arrived before it, do something there and think of another place."""
-        world = self.env.inner
+        env = self.env.inner
         if self.place is None or self.rng.random() < 0.02:
             self.place = self.think_of_a_place()
-        at, front = as_cell(world.agent_pos), as_cell(world.front_pos)
+        at, front = as_cell(env.agent_pos), as_cell(env.front_pos)
         if self.place is None or self.place == at:
             self.place = None
             return FORWARD
         if front == self.place:
             self.place = None
-            if getattr(world.grid.get(*front), "type", None) == "goal":
+            if getattr(env.grid.get(*front), "type", None) == "goal":
                 return FORWARD
             return int(self.rng.choice([PICKUP, DROP, TOGGLE, 6], p=[0.4, 0.35, 0.15, 0.1]))
-        towards = first_step(world.grid, at, self.place)
+        towards = first_step(env.grid, at, self.place)
         if towards is None:
             self.place = None
             return self.meddle()
-        turn = (towards - int(world.agent_dir)) % 4
+        turn = (towards - int(env.agent_dir)) % 4
         if turn:
             return LEFT if turn == 3 else RIGHT
-        cell = world.grid.get(*front)
+        cell = env.grid.get(*front)
         return TOGGLE if cell is not None and cell.type == "door" and not cell.is_open else FORWARD
 
     def think_of_a_place(self) -> Cell | None:
@@ -195,7 +195,7 @@ def first_step(grid: Any, start: Cell, goal: Cell) -> int | None:
 
 
 def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str], **options: Any) -> None:
-    """Run worlds of one id with these seeds for so many steps each; Mismatch where anything differs."""
+    """Run envs of one id with these seeds for so many steps each; Mismatch where anything differs."""
     native = make_vec(env_id, len(seeds), **options)
     references = [make(env_id, backend="reference", **options) for _ in seeds]
     drivers = [
@@ -208,15 +208,15 @@ def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counte
             raise Mismatch(
                 f"{what} differs: {env_id}, seed {seeds[n]}, step {at} of the {stream} stream\n"
                 f"engine: {ours}\nminigrid: {theirs}\n"
-                f"--- engine's world\n{native.engine.describe(n)}\n"
-                f"--- minigrid's world\n{references[n].inner.mission!r} step {references[n].inner.step_count} of "
+                f"--- engine's env\n{native.engine.describe(n)}\n"
+                f"--- minigrid's env\n{references[n].inner.mission!r} step {references[n].inner.step_count} of "
                 f"{references[n].inner.max_steps}, carrying {references[n].inner.carrying}\n{references[n].inner}"
             )
 
     def check_new_episode(n: int) -> None:
         check("mission", n, native.missions()[n], references[n].mission)
         check("random stream", n, str(native.engine.generator(n).bit_generator.state), str(stream_of(references[n])))
-        check("step limit", n, native.engine.worlds["max_steps"][n], references[n].inner.max_steps)
+        check("step limit", n, native.engine.envs["max_steps"][n], references[n].inner.max_steps)
 
     views, _ = native.reset(seed=seeds)
     for n, env in enumerate(references):
@@ -286,7 +286,7 @@ def blocks(first: int = 0) -> Iterator[list[int]]:
 def main() -> int:
     """Run until both the steps and the seeds asked for are done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200_000, help="steps to compare, all worlds together")
+    parser.add_argument("--steps", type=int, default=200_000, help="steps to compare, all envs together")
     parser.add_argument("--seeds", type=int, default=500, help="least number of different seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--skip", type=int, default=0, help="begin after so many pairs of id and stream")

@@ -6,7 +6,7 @@ Compared: both observations, reward, terminated, truncated, every entry of `info
 map, …), the random stream, and now and then the caption, every object with its health, and the player's counters.
 
 Random play dies young and sees little of the game, so half of the seeds are staged: the same things are put into both
-worlds (tools, ripe plants, a dungeon, lava, nightfall, …) and a bot that acts on what it faces plays on from there.
+envs (tools, ripe plants, a dungeon, lava, nightfall, …) and a bot that acts on what it faces plays on from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import Int, kernel
-from bkrl.envs import world
+from bkrl.envs import env
 from bkrl.envs.crafter import captions, layout, rules
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.player import PLANT_HEALTH, RIPE_AGE
@@ -55,23 +55,23 @@ class Mismatch(AssertionError):
 
 
 @kernel
-def _inject_material(worlds: Any, x: Int, y: Int, material: Int) -> None:
-    set_material(worlds[0], x, y, material)
+def _inject_material(envs: Any, x: Int, y: Int, material: Int) -> None:
+    set_material(envs[0], x, y, material)
 
 
 @kernel
-def _inject_object(worlds: Any, objects: Any, kind: Int, x: Int, y: Int, health: Int, timer: Int) -> None:
-    add(worlds[0], objects[0], kind, x, y, health, timer)
+def _inject_object(envs: Any, objects: Any, kind: Int, x: Int, y: Int, health: Int, timer: Int) -> None:
+    add(envs[0], objects[0], kind, x, y, health, timer)
 
 
 @kernel
-def _inject_removal(worlds: Any, objects: Any, x: Int, y: Int) -> None:
-    remove(worlds[0], objects[0], np.int64(worlds[0].object_at[x, y]))
+def _inject_removal(envs: Any, objects: Any, x: Int, y: Int) -> None:
+    remove(envs[0], objects[0], np.int64(envs[0].object_at[x, y]))
 
 
 @kernel
-def _inject_move(worlds: Any, objects: Any, dx: Int, dy: Int) -> None:
-    move(worlds[0], objects[0], THE_PLAYER, dx, dy, PLAYER_WALKABLE_SET)
+def _inject_move(envs: Any, objects: Any, dx: Int, dy: Int) -> None:
+    move(envs[0], objects[0], THE_PLAYER, dx, dy, PLAYER_WALKABLE_SET)
 
 
 class Pair:
@@ -85,8 +85,8 @@ class Pair:
 
     def __init__(self, env_id: str, seed: int, length: int = rules.MAX_STEPS) -> None:
         self.env_id, self.seed_given = env_id, seed
-        self.reference = ReferenceEnv(world(env_id), "both", length)
-        self.vector = CrafterVectorEnv(world(env_id), 1, "both", length)
+        self.reference = ReferenceEnv(env(env_id), "both", length)
+        self.vector = CrafterVectorEnv(env(env_id), 1, "both", length)
         self.native = SingleEnv(self.vector, "rgb_array")
         self.history = f"{env_id} seed {seed}"
         self._compare_first(self.reference.reset(seed=seed), self.native.reset(seed=seed))
@@ -119,14 +119,14 @@ class Pair:
         for key in info:
             self._same(key, our_info[key], info[key])
         _, words, position = self.reference.game._world.random.get_state()[:3]
-        self._same("random stream", self.vector.engine.worlds["mt"][0], words)
-        self._same("place in the random stream", int(self.vector.engine.worlds["mt_pos"][0]), int(position))
+        self._same("random stream", self.vector.engine.envs["mt"][0], words)
+        self._same("place in the random stream", int(self.vector.engine.envs["mt_pos"][0]), int(position))
         if self.steps % _LOOK_CLOSELY_EVERY == 0:
             self.compare_closely()
 
     def compare_closely(self) -> None:
         """Every object in its order, the player's hidden counters, the frame and the caption."""
-        player, me = self.reference.game._player, self.vector.engine.worlds[0]
+        player, me = self.reference.game._player, self.vector.engine.envs[0]
         for counter in ("hunger", "thirst", "fatigue", "recover"):
             self._same(counter, float(me[counter]), float(getattr(player, f"_{counter}")))
         table = self.vector.engine.objects[0, : me["objects_end"]]
@@ -157,7 +157,7 @@ class Pair:
                 f"reference: {captions.caption_batch(game.symbolic(game.semantic())[None])[0]}"
             )
 
-    # What can be put into both worlds
+    # What can be put into both envs
 
     @property
     def position(self) -> tuple[int, int]:
@@ -168,35 +168,35 @@ class Pair:
     def set_item(self, name: str, amount: int) -> None:
         """Hold this many of an item."""
         self.reference.game._player.inventory[name] = amount
-        self.vector.engine.worlds["inventory"][0, ITEMS.index(name)] = amount
+        self.vector.engine.envs["inventory"][0, ITEMS.index(name)] = amount
 
     def set_steps(self, steps: int) -> None:
         """Move the clock, and with it the sun."""
         self.reference.game._step = self.steps = steps
-        self.vector.engine.worlds["steps"][0] = steps
+        self.vector.engine.envs["steps"][0] = steps
 
     def fall_asleep(self) -> None:
         """Asleep from now on."""
         self.reference.game._player.sleeping = True
-        self.vector.engine.worlds["sleeping"][0] = 1
+        self.vector.engine.envs["sleeping"][0] = 1
 
     def move_player(self, x: int, y: int) -> None:
         """Put the player on a free cell."""
         old_x, old_y = self.position
         self.clear(x, y, "grass")
         self.reference.game._world.move(self.reference.game._player, np.array([x, y]))
-        _inject_move(self.vector.engine.worlds, self.vector.engine.objects, x - old_x, y - old_y)
+        _inject_move(self.vector.engine.envs, self.vector.engine.objects, x - old_x, y - old_y)
 
     def clear(self, x: int, y: int, material: str) -> bool:
         """Lay a material, take away who stands there. False outside the map and under the player."""
         if not (0 <= x < AREA and 0 <= y < AREA) or (x, y) == self.position:
             return False
-        world = self.reference.game._world
-        if world[x, y][1] is not None:
-            world.remove(world[x, y][1])
-            _inject_removal(self.vector.engine.worlds, self.vector.engine.objects, x, y)
-        world[x, y] = material
-        _inject_material(self.vector.engine.worlds, x, y, CELL[material])
+        env = self.reference.game._world
+        if env[x, y][1] is not None:
+            env.remove(env[x, y][1])
+            _inject_removal(self.vector.engine.envs, self.vector.engine.objects, x, y)
+        env[x, y] = material
+        _inject_material(self.vector.engine.envs, x, y, CELL[material])
         return True
 
     def put(self, kind: str, x: int, y: int, ground: str = "grass", age: int = 0) -> None:
@@ -214,7 +214,7 @@ class Pair:
             thing.grown = age
         game._world.add(thing)
         engine = self.vector.engine
-        _inject_object(engine.worlds, engine.objects, CELL[kind], x, y, _HEALTH_OF[kind], age)
+        _inject_object(engine.envs, engine.objects, CELL[kind], x, y, _HEALTH_OF[kind], age)
 
 
 Stage = Callable[[Pair, np.random.Generator], None]
@@ -372,7 +372,7 @@ def play(
         met["steps with plants in view"] += int((symbolic[layout.VIEW] >= PLANT).any())
         if done:
             met["episodes"] += 1
-            if pair.vector.engine.worlds["inventory"][0, HEALTH] <= 0:
+            if pair.vector.engine.envs["inventory"][0, HEALTH] <= 0:
                 met[f"deaths: {_cause_of_death(pair)}"] += 1
             met.update(name for name in ACHIEVEMENTS if pair.info["achievements"][name])
             pair.begin()

@@ -38,7 +38,7 @@ def solved(env_id: str, num_envs: int, every: bool = False) -> Solved:
     assert bot is not None
     memory, started = bot.begin(num_envs), np.ones(num_envs, bool)
     envs.idle_after_episode(np.ones(num_envs, bool))
-    numbers = envs.engine.worlds["episode"].astype(np.int64)
+    numbers = envs.engine.envs["episode"].astype(np.int64)
     running, tidy, steps = np.ones(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int64)
     returns = np.zeros(num_envs)
     while running.any():

@@ -14,7 +14,7 @@ from bkrl.agents.protocol import Agent
 from bkrl.agents.random import RandomAgent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.envs.babyai.bot import MAX_CELLS
 from bkrl.envs.babyai.constants import BALL, BOX, CLOSED, DOOR, EMPTY, KEY, LAVA, LOCKED, NO_TASK, OPEN, PUT_NEXT, WALL
 from bkrl.envs.babyai.state import MEMBER_SHIFT, TRACKED_SHIFT
@@ -41,7 +41,7 @@ def played(agent: Agent, episodes: int, seed: int = 0, greedy: bool = False) -> 
 @pytest.mark.parametrize("kind", [*PUBLISHED])
 def test_chance_succeeds_as_often_as_published(kind: str) -> None:
     rate, length = PUBLISHED[kind][0]
-    facts = world(level(kind))
+    facts = env_spec(level(kind))
     episodes = played(RandomAgent(facts.env_id, facts.family, facts.action_names), 300)
     lengths = [one.length for one in episodes]
     error = np.sqrt(rate * (1 - rate) * (1 / 300 + 1 / 400))
@@ -58,7 +58,7 @@ def test_every_mission_of_glam_is_carried_out_about_as_fast_as_by_the_published_
 
 @pytest.mark.parametrize(("kind", "limit"), list(zip(PUBLISHED, (64, 64, 128, 128, 128), strict=True)))
 def test_success_pays_less_with_time_and_nothing_at_the_limit(kind: str, limit: int) -> None:
-    facts = world(level(kind))
+    facts = env_spec(level(kind))
     agents = BotAgent.of(level(kind)), RandomAgent(facts.env_id, facts.family, facts.action_names)
     episodes = [one for agent in agents for one in played(agent, 30)]
     for one in episodes:

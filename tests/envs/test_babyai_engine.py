@@ -22,7 +22,7 @@ from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
 from bkrl.envs.babyai.reference import TextLevel
 from bkrl.envs.babyai.rooms import place_agent
-from bkrl.envs.babyai.state import MARGIN, WORLD
+from bkrl.envs.babyai.state import ENV, MARGIN
 from bkrl.envs.babyai.view import observe
 from bkrl.envs.threads import Shares
 from tests.envs import equality_babyai as equality
@@ -94,20 +94,20 @@ def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
     env, layouts = TextLevel(level), PublishedLayouts(level, 1)
     stride = size + 2 * MARGIN
     grids, observations = np.zeros((1, stride * stride), np.uint32), np.zeros((1, 147), np.uint8)
-    worlds, record = np.zeros(1, WORLD), np.zeros(1, WORLD)[0]
+    envs, record = np.zeros(1, ENV), np.zeros(1, ENV)[0]
     for seed in range(60):
         env.reset(seed=seed)
-        write_stream(worlds[0], np.random.Generator(np.random.PCG64(seed)))
+        write_stream(envs[0], np.random.Generator(np.random.PCG64(seed)))
         for _ in range(2):
-            layouts.begin(Shares(1, 1), grids, worlds, np.ones(1, bool), observations)
+            layouts.begin(Shares(1, 1), grids, envs, np.ones(1, bool), observations)
             loaded = grids[0].reshape(stride, stride).copy()
             load(env, loaded, record)  # all but the margins, with the marks of the mission
             write_stream(record, env.np_random)
             np.testing.assert_array_equal(grids[0].reshape(stride, stride), loaded)
-            for name in WORLD.names or ():
+            for name in ENV.names or ():
                 if not name.startswith("target"):  # minigrid's missions are kept as text
-                    np.testing.assert_array_equal(worlds[0][name], record[name], err_msg=f"{name}, seed {seed}")
-            assert layouts.missions(worlds, np.arange(1)) == [env.mission]
+                    np.testing.assert_array_equal(envs[0][name], record[name], err_msg=f"{name}, seed {seed}")
+            assert layouts.missions(envs, np.arange(1)) == [env.mission]
             env.reset()
 
 
@@ -127,26 +127,24 @@ def test_a_wrong_engine_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         return env
 
     monkeypatch.setattr(equality, "make_vec", tampered)
-    with pytest.raises(
-        equality.Mismatch, match=r"(?s)observation differs: .*seed 6, step 0.*engine's world.*minigrid's"
-    ):
+    with pytest.raises(equality.Mismatch, match=r"(?s)observation differs: .*seed 6, step 0.*engine's env.*minigrid's"):
         equality.compare(RED_BALL, "random", [5, 6], 3, Counter())
 
 
 @numba.njit
-def draw_all(worlds: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    return np.array([integer_below(worlds[0], bound) for bound in bounds])
+def draw_all(envs: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    return np.array([integer_below(envs[0], bound) for bound in bounds])
 
 
 def test_draws_are_numpys() -> None:
-    worlds = np.zeros(1, WORLD)
+    envs = np.zeros(1, ENV)
     numpys = np.random.Generator(np.random.PCG64(42))
-    write_stream(worlds[0], numpys)
+    write_stream(envs[0], numpys)
     bounds = [1, 2, 3, 4, 6, 20, 30, 1000, 3_000_000_000, 2**32 - 1] * 300
-    drawn = draw_all(worlds, np.array(bounds))
+    drawn = draw_all(envs, np.array(bounds))
     assert drawn.tolist() == [int(numpys.integers(0, bound)) for bound in bounds]
     copy = np.random.Generator(np.random.PCG64())
-    read_stream(worlds[0], copy)
+    read_stream(envs[0], copy)
     assert copy.bit_generator.state == numpys.bit_generator.state
 
 
@@ -196,10 +194,10 @@ def test_a_foreign_snapshot_is_refused() -> None:
         {name: array for name, array in state.items() if name != "grids"},
         {**state, "worlds": state["worlds"][:, :-1]},
     ):
-        with pytest.raises(InputError, match="restore it into the worlds it was taken from"):
+        with pytest.raises(InputError, match="restore it into the envs it was taken from"):
             env.restore(wrong)
     damaged = {**state, "worlds": state["worlds"].copy()}
-    damaged["worlds"].view(WORLD)["agent"][0] = 10**6
+    damaged["worlds"].view(ENV)["agent"][0] = 10**6
     with pytest.raises(InputError, match="damaged"):
         env.restore(damaged)
     for name, array in env.snapshot().items():
@@ -212,7 +210,7 @@ def make_and_snapshot(env_id: str, num_envs: int) -> dict[str, np.ndarray]:
     return env.snapshot()
 
 
-def test_some_worlds_can_be_reset() -> None:
+def test_some_envs_can_be_reset() -> None:
     env: Any
     for env in (make_vec(RED_BALL, 4), make_vec(RED_BALL, 4, backend="reference")):
         first, _ = env.reset(seed=10)
@@ -291,11 +289,11 @@ def test_gymnasium_finds_the_engine() -> None:
 @pytest.mark.parametrize(
     "env_id", [*LEVELS, "BabyAI-BossLevel-v0", "MiniGrid-DoorKey-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"]
 )
-def test_single_world_passes_the_checker(env_id: str) -> None:
+def test_single_env_passes_the_checker(env_id: str) -> None:
     check_env(make(env_id, render_mode="rgb_array"), skip_render_check=True)
 
 
-def test_single_world_equals_minigrid() -> None:
+def test_single_env_equals_minigrid() -> None:
     ours, theirs = make(RED_BALL, render_mode="rgb_array"), make(RED_BALL, backend="reference", render_mode="rgb_array")
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(ours.reset(seed=8)[0], theirs.reset(seed=8)[0])
@@ -350,7 +348,7 @@ def test_pictures_are_minigrids_own_whatever_was_drawn_before(env_id: str) -> No
     for _ in range(60):
         for index, one in enumerate(theirs):
             np.testing.assert_array_equal(native.frame(index), one.render())
-        actions = rng.integers(0, len(native.world.action_names), 2)
+        actions = rng.integers(0, len(native.env_spec.action_names), 2)
         native.step(actions)
         for action, one in zip(actions, theirs, strict=True):
             if one.step(action)[2]:
@@ -378,7 +376,7 @@ def test_views_are_drawn_from_the_state_alone() -> None:
     again = np.zeros_like(engine.observations)
     look = kernel(observe.py_func)  # type: ignore[attr-defined]
     for n in range(3):
-        look(engine._grids[n], engine.worlds[n], engine._stride, again[n])
+        look(engine._grids[n], engine.envs[n], engine._stride, again[n])
     np.testing.assert_array_equal(again.reshape(views.shape), views)
 
 
@@ -386,13 +384,13 @@ def test_an_agent_with_objects_on_all_sides_is_placed_nowhere() -> None:
     """One free cell in a room of balls: minigrid tries for ever; here the layout is drawn anew."""
     env = make_vec(RED_BALL, 1)
     env.reset(seed=0)
-    world = env.engine.worlds[0]  # type: ignore[attr-defined]
+    record = env.engine.envs[0]  # type: ignore[attr-defined]
     place, stride = kernel(place_agent.py_func), 20  # type: ignore[attr-defined]
     grid = np.full(stride * stride, WALL, np.uint32)
     inside = np.array([(5 + y) * stride + 5 + x for y in range(1, 4) for x in range(1, 4)])
     grid[inside] = BALL
     grid[inside[4]] = EMPTY
-    assert not place(grid, world, 5 * stride + 5, 5, stride)
+    assert not place(grid, record, 5 * stride + 5, 5, stride)
     grid[inside[5]] = WALL  # something to look at
-    assert place(grid, world, 5 * stride + 5, 5, stride)
-    assert (world["agent"], world["heading"]) == (inside[4], 0)
+    assert place(grid, record, 5 * stride + 5, 5, stride)
+    assert (record["agent"], record["heading"]) == (inside[4], 0)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import captioner, env_ids, make, make_vec, missions_vary, world
+from bkrl.envs import captioner, env_ids, env_spec, make, make_vec, missions_vary
 from bkrl.envs.babyai.constants import BALL, BOX, COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair, most_distractors
 from bkrl.envs.babyai.glam_reference import GlamEnv
@@ -95,7 +95,7 @@ def test_the_published_levels_have_their_objects_and_limits() -> None:
         cells = [cell for cell in env.inner.grid.grid if cell is not None and cell.type != "wall"]
         assert len(cells) == objects[info["task_kind"]]
         assert env.inner.max_steps == limits[info["task_kind"]]
-    assert {world(env_id).max_steps for env_id in LEVELS} == {64, 128}
+    assert {env_spec(env_id).max_steps for env_id in LEVELS} == {64, 128}
     env = make("BabyAI-GoToFrench-v0", backend="reference")
     env.reset(seed=1)
     assert sum(cell is not None and cell.type != "wall" for cell in env.inner.grid.grid) == 8
@@ -198,18 +198,18 @@ def layouts(kind: str, room_size: int, num_dists: int, count: int, plain: bool) 
         assert crowd.ends[:, -1].any()
         engine._layouts._tables = (*tables, crowd._replace(ends=np.zeros((3, 1))))
     envs.reset(seed=10**6 if plain else 0)
-    worlds = engine.worlds
+    records = engine.envs
     cells = engine._grids.reshape(count, -1, stride)[:, MARGIN:-MARGIN, MARGIN:-MARGIN].astype(np.int64)
-    right = worlds["agent"] % stride - MARGIN >= room_size
+    right = records["agent"] % stride - MARGIN >= room_size
     rooms = np.where(right[:, None, None], cells[..., -room_size:], cells[..., :room_size])[:, 1:-1, 1:-1] & 0xF
     full = rooms > 2
     low = full[:, 1:-1, 1:-1].sum((1, 2))
-    target = worlds["target_color"][:, 0] << 4 | worlds["target_kind"][:, 0]
-    meant = cells & 0x7F == (worlds["target_kind"][:, 0] | worlds["target_color"][:, 0] << 4)[:, None, None]
+    target = records["target_color"][:, 0] << 4 | records["target_kind"][:, 0]
+    meant = cells & 0x7F == (records["target_kind"][:, 0] | records["target_color"][:, 0] << 4)[:, None, None]
     return np.stack(
         [
-            worlds["agent"],
-            worlds["heading"],
+            records["agent"],
+            records["heading"],
             meant.reshape(count, -1).argmax(1),
             target,
             meant.sum((1, 2)),
@@ -350,7 +350,7 @@ def test_french_levels_speak_french() -> None:
 
 def test_room_size_and_number_of_distractors() -> None:
     envs = make_vec(TRAIN, 2, room_size=12, num_dists=16)
-    assert envs.world.max_steps == 2 * 12**2
+    assert envs.env_spec.max_steps == 2 * 12**2
     env = GlamEnv(LEVELS[TRAIN].chosen({"num_dists": 0, "task_kinds": ["putnext"]}))
     env.reset(seed=0)
     assert len(placed(env)) == 2

@@ -53,8 +53,8 @@ def test_layouts_equal_minigrid(env_id: str) -> None:
             ]
             ours = [(*parts(int(cell)), content_of(int(cell))) for cell in engine._inner(n).ravel()]
             assert ours == theirs, (episode, seeds[n])
-            y, x = divmod(int(engine.worlds["agent"][n]), engine._stride)
-            assert (x - 6, y - 6, engine.worlds["heading"][n]) == (*env.agent_pos, env.agent_dir)
+            y, x = divmod(int(engine.envs["agent"][n]), engine._stride)
+            assert (x - 6, y - 6, engine.envs["heading"][n]) == (*env.agent_pos, env.agent_dir)
             assert native.missions()[n] == env.mission
             assert engine.generator(n).bit_generator.state == stream.bit_generator.state
         native.reset()
@@ -115,7 +115,7 @@ def test_there_is_no_bot_where_things_move_by_themselves() -> None:
 
 def test_running_into_an_obstacle_is_punished() -> None:
     env = make_vec("MiniGrid-Dynamic-Obstacles-5x5-v0", 16)
-    assert env.world.action_names == ("left", "right", "forward")
+    assert env.env_spec.action_names == ("left", "right", "forward")
     env.reset(seed=0)
     _, rewards, terminated, _, infos = env.step(np.full(16, FORWARD))
     _, more, ended, _, _ = env.step(np.full(16, FORWARD))  # a wall counts, too
@@ -137,7 +137,7 @@ def test_the_same_seeds_give_the_same_steps(env_id: str) -> None:
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(one.reset(seed=3)[0], two.reset(seed=3)[0])
     for step in range(60):
-        actions = rng.integers(0, len(one.world.action_names), 130)
+        actions = rng.integers(0, len(one.env_spec.action_names), 130)
         for mine, other in zip(one.step(actions)[:4], two.step(actions)[:4], strict=True):
             np.testing.assert_array_equal(mine, other)
         if step == 20:
@@ -154,7 +154,7 @@ def test_levels_registered_by_others_run_on_minigrid() -> None:
     try:
         env = make_vec(env_id, 2)
         assert isinstance(env, ReferenceVectorEnv)
-        assert "always runs on minigrid" in env.world.rules
+        assert "always runs on minigrid" in env.env_spec.rules
         env.reset(seed=0)
         assert env.frame(0).shape == (7 * 32, 7 * 32, 3)
     finally:

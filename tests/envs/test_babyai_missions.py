@@ -22,9 +22,9 @@ from minigrid.envs.babyai.core.verifier import (
 
 from bkrl.envs import missions_vary
 from bkrl.envs.babyai.constants import DONE, DROP, LEFT, PICKUP, RIGHT, TOGGLE
-from bkrl.envs.babyai.kernels import step_worlds
+from bkrl.envs.babyai.kernels import step_envs
 from bkrl.envs.babyai.loading import Inexpressible, load, why_not
-from bkrl.envs.babyai.state import MARGIN, WALL_CELL, WORLD
+from bkrl.envs.babyai.state import ENV, MARGIN, WALL_CELL
 
 SIZE = 7
 STRIDE = SIZE + 2 * MARGIN
@@ -49,14 +49,14 @@ def perform(instruction: Instr, props: dict[tuple[int, int], WorldObj], actions:
     env = Stage(instruction, props)
     env.reset(seed=0)
     grids = np.full((1, STRIDE * STRIDE), WALL_CELL, np.uint32)
-    worlds = np.zeros(1, WORLD)
-    load(env, grids[0].reshape(STRIDE, STRIDE), worlds[0])
+    envs = np.zeros(1, ENV)
+    load(env, grids[0].reshape(STRIDE, STRIDE), envs[0])
     views, rewards = np.zeros((1, 147), np.uint8), np.zeros(1, np.float32)
     terminated, truncated = np.zeros(1, bool), np.zeros(1, bool)
     story = []
     for action in actions:
         outs = (views, views.copy(), rewards, terminated, truncated, np.zeros(1, bool))
-        step_worlds(grids, worlds, np.array([action]), np.zeros(1, bool), STRIDE, *outs, 0, 1)
+        step_envs(grids, envs, np.array([action]), np.zeros(1, bool), STRIDE, *outs, 0, 1)
         observation, reward, done, cut, _ = env.step(action)
         np.testing.assert_array_equal(views.reshape(7, 7, 3), observation["image"])
         assert (rewards[0], terminated[0], truncated[0]) == (np.float32(reward), done, cut)
@@ -178,5 +178,5 @@ def test_what_cannot_be_expressed_is_said() -> None:
         ("Crafter-Text-PlaceCraftingTable", False),
     ],
 )
-def test_worlds_whose_missions_change_are_known(env_id: str, vary: bool) -> None:
+def test_envs_whose_missions_change_are_known(env_id: str, vary: bool) -> None:
     assert missions_vary(env_id) is vary

@@ -9,7 +9,7 @@ import pytest
 from minigrid.minigrid_env import MiniGridEnv
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import WALL
 from bkrl.envs.babyai.engine import Engine
@@ -17,7 +17,7 @@ from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import write_stream
 from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.babyai.reference import FORK_ONLY, describe, make_minigrid
-from bkrl.envs.babyai.state import KIND_MASK, MARGIN, OBJECT_MASK, WALL_CELL, WORLD
+from bkrl.envs.babyai.state import ENV, KIND_MASK, MARGIN, OBJECT_MASK, WALL_CELL
 from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
 EPISODES = int(os.environ.get("BKRL_LAYOUTS", "4"))
@@ -58,7 +58,7 @@ def check_layout(engine: Engine, env: MiniGridEnv) -> None:
     """All that `load` reads from a minigrid env is what the kernels drew."""
     theirs, record = (
         np.full((env.height + 2 * MARGIN, env.width + 2 * MARGIN), WALL_CELL, np.uint32),
-        np.zeros(1, WORLD),
+        np.zeros(1, ENV),
     )
     load(env, theirs, record[0])
     write_stream(record[0], env.np_random)
@@ -66,9 +66,9 @@ def check_layout(engine: Engine, env: MiniGridEnv) -> None:
     for grid in (ours, theirs):  # "a grey object" also means grey walls, which no task can be about
         grid[grid & KIND_MASK == WALL] &= OBJECT_MASK & 0xFFFF
     np.testing.assert_array_equal(ours, theirs)
-    for name in WORLD.names or ():
+    for name in ENV.names or ():
         if not name.startswith("target"):
-            np.testing.assert_array_equal(engine.worlds[0][name], record[0][name], err_msg=name)
+            np.testing.assert_array_equal(engine.envs[0][name], record[0][name], err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_levels_of_the_fork_are_refused_with_what_is_here_instead(env_id: str, h
 
 def test_what_is_here_instead_is_here() -> None:
     for here in FORK_ONLY.values():
-        assert world(f"BabyAI-{here}".replace(r"\1", "8")).max_steps
+        assert env_spec(f"BabyAI-{here}".replace(r"\1", "8")).max_steps

@@ -14,7 +14,7 @@ from minigrid.core import constants as minigrid_constants
 from minigrid.core.actions import Actions
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import make, world
+from bkrl.envs import env_spec, make
 from bkrl.envs.babyai import FAMILY, constants
 from bkrl.envs.babyai.levels import LEVELS
 
@@ -55,7 +55,7 @@ EXPECTED = {
 @pytest.mark.parametrize("env_id", EXPECTED)
 def test_missions_sizes_and_limits(env_id: str) -> None:
     max_steps, objects, mission = EXPECTED[env_id]
-    assert {w.env_id: w.max_steps for w in FAMILY.worlds()}[env_id] == max_steps
+    assert {w.env_id: w.max_steps for w in FAMILY.specs()}[env_id] == max_steps
     env = make(env_id, backend="reference")
     for seed in range(3):
         env.reset(seed=seed)
@@ -158,7 +158,7 @@ def test_rendering() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(UsageError, match="Did you mean 'BabyAI-Text-GoToLocal-RedBall-S20'"):
-        world("BabyAI-Text-GoToLocal-RedBal-S20")
+        env_spec("BabyAI-Text-GoToLocal-RedBal-S20")
     assert FAMILY.find("CartPole-v1") is None
     with pytest.raises(UsageError, match="render mode"):
         make("BabyAI-GoToObj-v0", backend="reference", render_mode="human")
@@ -176,10 +176,10 @@ def test_bad_input() -> None:
 
 
 def test_any_minigrid_id() -> None:
-    facts = world("MiniGrid-Dynamic-Obstacles-5x5-v0")
+    facts = env_spec("MiniGrid-Dynamic-Obstacles-5x5-v0")
     assert facts is not None
     assert facts.action_names == ("left", "right", "forward")
-    boss = world("BabyAI-BossLevel-v0")
+    boss = env_spec("BabyAI-BossLevel-v0")
     assert boss is not None
     env = make("BabyAI-BossLevel-v0", backend="reference")
     longest = 0

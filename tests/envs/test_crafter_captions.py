@@ -167,7 +167,7 @@ def test_captions_and_clauses_are_what_a_plain_reading_says(views):
     assert reader(rows[:0]).shape == (0, read.shape[1])
 
 
-def test_worlds_without_a_reader_say_so():
+def test_envs_without_a_reader_say_so():
     assert clause_reader("BabyAI-Text-GoToLocal-RedBall-S20") is None
 
 

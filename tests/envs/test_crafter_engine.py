@@ -18,44 +18,44 @@ from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_word
 from bkrl.envs.crafter.noise import noise3, seed_noise
 from bkrl.envs.crafter.render import _light
 from bkrl.envs.crafter.rules import GAMES
-from bkrl.envs.crafter.state import OBJECT, WORLD
+from bkrl.envs.crafter.state import ENV, OBJECT
 from tests.envs import equality_crafter as equality
 
 STAGED = [(env_id, stage) for env_id, stage in zip(list(GAMES) * 2, list(equality.STAGES)[1:], strict=False)]
 
 
-def worlds(num=1):
-    return np.zeros(num, WORLD)
+def specs(num=1):
+    return np.zeros(num, ENV)
 
 
 @kernel
 def _drawn(records, seed, words, doubles, bulk, integers, stops):
-    world = records[0]
-    seed_stream(world, seed)
+    env = records[0]
+    seed_stream(env, seed)
     for i in range(len(words)):
-        words[i] = next_word(world)
+        words[i] = next_word(env)
     for i in range(len(doubles)):
-        doubles[i] = uniform(world)
-    uniforms(world, bulk)
+        doubles[i] = uniform(env)
+    uniforms(env, bulk)
     for i in range(len(integers)):
-        integers[i] = randint(world, stops[i])
+        integers[i] = randint(env, stops[i])
 
 
 @kernel
 def _skipped(records, seed, before, count):
-    world = records[0]
-    seed_stream(world, seed)
+    env = records[0]
+    seed_stream(env, seed)
     for _ in range(before):
-        next_word(world)
-    skip_words(world, count)
+        next_word(env)
+    skip_words(env, count)
 
 
 @kernel
 def _noise(records, seed, places, values):
-    world = records[0]
-    seed_noise(world, seed)
+    env = records[0]
+    seed_noise(env, seed)
     for i in range(len(places)):
-        values[i] = noise3(world, places[i, 0], places[i, 1], places[i, 2])
+        values[i] = noise3(env, places[i, 0], places[i, 1], places[i, 2])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 2, 2**32 - 1])
@@ -64,7 +64,7 @@ def test_the_stream_is_numpys(seed):
     words, doubles, bulk = np.zeros(1000, np.uint32), np.zeros(1001), np.zeros(5001)
     stops = np.array([1, 2, 3, 4, 5, 17, 100, 144, 2**31 - 1, 2**32 - 1] * 50)
     integers = np.zeros(len(stops), np.int64)
-    records = worlds()
+    records = specs()
     _drawn(records, seed, words, doubles, bulk, integers, stops)
     np.testing.assert_array_equal(words, theirs.randint(0, 2**32, 1000, np.uint32))
     np.testing.assert_array_equal(doubles, [theirs.uniform() for _ in doubles])
@@ -76,7 +76,7 @@ def test_the_stream_is_numpys(seed):
 
 @pytest.mark.parametrize(("before", "count"), [(0, 6174), (623, 1), (624, 624), (5, 0), (1000, 6174)])
 def test_skipping_is_drawing_and_discarding(before, count):
-    records, theirs = worlds(), np.random.RandomState(7)
+    records, theirs = specs(), np.random.RandomState(7)
     _skipped(records, 7, before, count)
     theirs.randint(0, 2**32, before + count, np.uint32)
     np.testing.assert_array_equal(records["mt"][0], theirs.get_state()[1])
@@ -90,13 +90,13 @@ def test_noise_is_opensimplex_to_the_last_bit():
         grid = [(x / size, y / size, z) for x in range(0, 64, 9) for y in range(0, 64, 7) for size, z in planes]
         places = np.concatenate([rng.uniform(-3, 70, (3000, 3)), np.array(grid), np.array([[0, 0, 0], [1, 1, 1]])])
         values = np.zeros(len(places))
-        _noise(worlds(), seed, places, values)
+        _noise(specs(), seed, places, values)
         simplex = opensimplex.OpenSimplex(seed)
         np.testing.assert_array_equal(values, [simplex.noise3(*place) for place in places])
 
 
 def test_pictures_are_neither_compiled_nor_loaded_for_symbolic_observations(monkeypatch):
-    for module, name in ((engine_module, "tiles"), (engine_module.kernels, "draw_worlds")):
+    for module, name in ((engine_module, "tiles"), (engine_module.kernels, "draw_envs")):
         monkeypatch.setattr(module, name, lambda *args: pytest.fail("a picture was drawn"))
     env = bkrl.envs.make_vec("Crafter-Text-CollectDrink", 2)
     env.reset(seed=0)
@@ -136,7 +136,7 @@ def test_every_way_to_die_and_every_tool_agree_with_the_reference():
     pair = equality.Pair("CrafterReward-v1", 1)
     for item, amount in (("wood", 9), ("stone", 9), ("coal", 2), ("iron", 2), ("sapling", 1)):
         pair.set_item(item, amount)
-    verbs = pair.reference.world.action_names
+    verbs = pair.reference.env_spec.action_names
     x, y = pair.position
     pair.clear(x, y + 1, "grass")
     for name in ("place_table", "make_wood_pickaxe", "make_stone_pickaxe", "make_wood_sword", "make_stone_sword"):
@@ -184,7 +184,7 @@ def test_every_way_to_die_and_every_tool_agree_with_the_reference():
 
 def test_a_difference_is_reported_with_seed_step_and_both_states():
     pair = equality.Pair("CrafterReward-v1", 5)
-    pair.vector.engine.worlds["inventory"][0, 5] = 3
+    pair.vector.engine.envs["inventory"][0, 5] = 3
     with pytest.raises(equality.Mismatch, match=r"(?s)seed 5.*step 1: symbolic differs\nengine: .*\nreference: "):
         pair.step(0)
 
@@ -265,7 +265,7 @@ def test_a_foreign_snapshot_is_refused_and_changes_nothing():
     other.reset(seed=1)
     three = bkrl.envs.make_vec("CrafterReward-v1", 3)
     three.reset(seed=1)
-    for wrong, words in ((other.snapshot(), "another"), (three.snapshot(), "3 worlds"), ({}, "lacks")):
+    for wrong, words in ((other.snapshot(), "another"), (three.snapshot(), "3 envs"), ({}, "lacks")):
         with pytest.raises(InputError, match=words):
             env.restore(wrong)
     after = env.snapshot()
@@ -284,7 +284,7 @@ def test_threads_change_nothing():
     np.testing.assert_array_equal(*runs)
 
 
-def test_worlds_at_rest_stand_still_after_their_episode_and_change_nothing_for_others():
+def test_envs_at_rest_stand_still_after_their_episode_and_change_nothing_for_others():
     actions = np.random.default_rng(0).integers(0, 17, (70, 3))
     resting = np.array([True, False, True])
     plain, rested = (bkrl.envs.make_vec("CrafterReward-v1", 3, observation="both", length=20) for _ in range(2))
@@ -386,7 +386,7 @@ def test_gymnasium_makes_and_accepts_it():
     check_env(bkrl.envs.make("Crafter-Text-EatCow", observation="both"), skip_render_check=False)
 
 
-def test_a_single_world_stops_at_its_end():
+def test_a_single_env_stops_at_its_end():
     env = bkrl.envs.make("Crafter-Text-EatCow", length=2)
     env.reset(seed=1)
     env.step(0)
@@ -397,5 +397,5 @@ def test_a_single_world_stops_at_its_end():
         env.step(0)
 
 
-def test_256_worlds_fit_in_200_megabytes():
-    assert 256 * (WORLD.itemsize + 1024 * OBJECT.itemsize) < 200e6 / 10
+def test_256_envs_fit_in_200_megabytes():
+    assert 256 * (ENV.itemsize + 1024 * OBJECT.itemsize) < 200e6 / 10

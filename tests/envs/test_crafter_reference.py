@@ -49,7 +49,7 @@ def put(env, name, material=None, obj=None):
 
 
 def action(env, name):
-    return env.unwrapped.world.action_names.index(name)
+    return env.unwrapped.env_spec.action_names.index(name)
 
 
 def test_the_tables_are_those_of_the_package():
@@ -74,11 +74,11 @@ def test_the_tables_are_those_of_the_package():
 
 
 def test_the_ids_and_their_rule_sets():
-    worlds = {world.env_id: world for world in FAMILY.worlds()}
-    assert len(worlds["Crafter-Text-Reward"].action_names) == 20
-    assert len(worlds["CrafterReward-v1"].action_names) == 17
-    assert "original" in worlds["CrafterReward-v1"].rules
-    assert "text-Crafter" in worlds["Crafter-Text-EatCow"].rules
+    envs = {env.env_id: env for env in FAMILY.specs()}
+    assert len(envs["Crafter-Text-Reward"].action_names) == 20
+    assert len(envs["CrafterReward-v1"].action_names) == 17
+    assert "original" in envs["CrafterReward-v1"].rules
+    assert "text-Crafter" in envs["Crafter-Text-EatCow"].rules
     with pytest.raises(UsageError, match="Crafter-Text-EatCow"):
         bkrl.envs.make("Crafter-Text-EatCows", backend="reference")
 
@@ -125,7 +125,7 @@ def test_damage_of_the_bare_hand(env_id, hits):
 
 
 @pytest.mark.parametrize("verb", ["eat", "drink", "attack", "collect"])
-def test_the_four_verbs_of_the_text_world_all_act_as_do(verb):
+def test_the_four_verbs_of_the_text_env_all_act_as_do(verb):
     env = reference()
     env.reset(seed=0)
     put(env, "tree", material="tree")
@@ -145,7 +145,7 @@ def test_collecting_a_tenth_item(env_id, counted):
     assert env.unwrapped.game._world[cell][0] == "grass"
 
 
-def test_success_in_a_task_world_terminates_and_pays_one():
+def test_success_in_a_task_env_terminates_and_pays_one():
     env = reference("Crafter-Text-CollectDrink")
     env.reset(seed=0)
     env.unwrapped.game._player.inventory["drink"] = 5

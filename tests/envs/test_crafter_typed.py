@@ -247,10 +247,10 @@ def test_missions_follow_the_sub_goals_and_success_ends_the_episode():
     assert envs.missions_vary("Crafter-Typed-PlaceCraftingTable@subgoals=paid")
     env.reset(seed=0)
     assert env.missions().tolist() == ["chop tree"]
-    env.engine.worlds["inventory"][0, layout.ITEMS.index("wood")] = 3
+    env.engine.envs["inventory"][0, layout.ITEMS.index("wood")] = 3
     state = env.snapshot()
-    facing = env.engine.player_position(0) + layout.FACING_STEPS[env.engine.worlds["facing"][0]]
-    env.engine.worlds["materials"][0][tuple(facing)] = CELL["tree"]
+    facing = env.engine.player_position(0) + layout.FACING_STEPS[env.engine.envs["facing"][0]]
+    env.engine.envs["materials"][0][tuple(facing)] = CELL["tree"]
     _, rewards, terminated, _, _ = env.step(np.array([HARDER.index("chop tree")]))
     assert (rewards[0], terminated[0], env.missions()[0]) == (1, False, "place crafting table")
     _, rewards, terminated, _, infos = env.step(np.array([HARDER.index("make crafting table")]))
@@ -266,8 +266,8 @@ def test_wrong_options_get_one_sentence():
     with pytest.raises(UsageError, match=r"Use one of hidden, shown, paid"):
         envs.make_vec("Crafter-Typed-AttackCow@subgoals=show", 1)
     with pytest.raises(UsageError, match="no option 'subgoals'"):
-        envs.world("Crafter-Typed-Harder@subgoals=shown")
+        envs.env_spec("Crafter-Typed-Harder@subgoals=shown")
     with pytest.raises(UsageError, match="en or ellm"):
         envs.captioner("Crafter-Typed-Harder", "fr")
-    assert envs.world("Crafter-Typed-Harder").max_steps == 400
-    assert envs.world("CrafterReward-v1@length=2000").max_steps == 2000
+    assert envs.env_spec("Crafter-Typed-Harder").max_steps == 400
+    assert envs.env_spec("CrafterReward-v1@length=2000").max_steps == 2000

@@ -1,4 +1,4 @@
-"""A family of worlds is one module and its name in `FAMILIES`; the rest of bkrl asks the family."""
+"""A family of envs is one module and its name in `FAMILIES`; the rest of bkrl asks the family."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from bkrl import envs
 from bkrl.agents.build import observation_options
 from bkrl.core.errors import UsageError
-from bkrl.envs.family import Family, World
+from bkrl.envs.family import EnvSpec, Family
 from bkrl.envs.symbols import Symbols
-from bkrl.labelers.material import world_card
+from bkrl.labelers.material import env_card
 from bkrl.report.plots.pictures import pack
 
 SOURCE = Path(envs.__file__).parents[1]
@@ -48,10 +48,10 @@ class Walk(gymnasium.Env[Any, Any]):
 class Walks(Family):
     """The whole of a new family."""
 
-    def worlds(self) -> list[World]:
-        return [World("Walk-v0", self.name, (2,), ("wait", "walk"), 50, "Its own.", "The end was reached.")]
+    def specs(self) -> list[EnvSpec]:
+        return [EnvSpec("Walk-v0", self.name, (2,), ("wait", "walk"), 50, "Its own.", "The end was reached.")]
 
-    def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
+    def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
         return Walk()
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
@@ -69,7 +69,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module.FAMILY = Walks("walks")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "bkrl.envs.walks", module)
     monkeypatch.setattr(envs, "FAMILIES", (*envs.FAMILIES, "walks"))
-    caches = (envs._worlds, envs.world, envs.missions_vary)
+    caches = (envs._specs, envs.env_spec, envs.missions_vary)
     for one in caches:
         one.cache_clear()
     yield
@@ -94,10 +94,10 @@ def test_a_new_family_is_one_module_and_its_name() -> None:
     drawn = pack("walks", views)
     assert drawn is not None
     assert (drawn.rows, drawn.columns) == (1, LENGTH + 1)
-    assert world_card("Walk-v0").family == "other"
+    assert env_card("Walk-v0").family == "other"
     assert not envs.missions_vary("Walk-v0")
     with pytest.raises(UsageError, match="Walk-v0 does not come as pictures"):
-        observation_options(envs.world("Walk-v0"), "compact", "image")
+        observation_options(envs.env_spec("Walk-v0"), "compact", "image")
     with pytest.raises(UsageError, match="Captions of Walk-v0 are in English only"):
         envs.captioner("Walk-v0", "fr")
     with pytest.raises(UsageError, match="no upstream caption mode"):
@@ -106,11 +106,11 @@ def test_a_new_family_is_one_module_and_its_name() -> None:
 
 def test_of_a_family_that_is_not_known_there_is_nothing_but_the_name() -> None:
     unknown = envs.family("gone")
-    assert (unknown.name, unknown.worlds(), unknown.exact) == ("gone", [], "")
+    assert (unknown.name, unknown.specs(), unknown.exact) == ("gone", [], "")
     assert pack("gone", np.zeros((2, 3), np.uint8)) is None
 
 
-def test_nobody_outside_asks_which_family_a_world_belongs_to() -> None:
+def test_nobody_outside_asks_which_family_an_env_belongs_to() -> None:
     for path in SOURCE.rglob("*.py"):
         if path.is_relative_to(SOURCE / "envs"):
             continue

@@ -1,4 +1,4 @@
-"""Gymnasium's own tools take our worlds: its registry, checker and vector wrappers, in every autoreset mode."""
+"""Gymnasium's own tools take our envs: its registry, checker and vector wrappers, in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORT = 7  # steps of an episode, so that many end
 MODES = list(AutoresetMode)
 
 # One for each engine and way of making layouts; the last has no engine.
-WORLDS: list[tuple[str, dict[str, Any]]] = [
+ENVS: list[tuple[str, dict[str, Any]]] = [
     (f"bkrl.envs:{RED_BALL}", {}),
     ("bkrl.envs:bkrl/BabyAI-GoToLocal-v0", {}),
     ("bkrl.envs:Crafter-Text-EatCow", {}),
@@ -35,13 +35,13 @@ WORLDS: list[tuple[str, dict[str, Any]]] = [
 IDS = sorted(name for name, spec in gym.registry.items() if spec.entry_point == "bkrl.envs:_entry")
 
 
-def make_vec(world: int, num_envs: int, **options: Any) -> Any:
-    env_id, own = WORLDS[world]
+def make_vec(env_spec: int, num_envs: int, **options: Any) -> Any:
+    env_id, own = ENVS[env_spec]
     return gym.make_vec(env_id, num_envs, **{"max_episode_steps": SHORT, **own, **options})
 
 
 def steps_of(envs: VectorEnv, steps: int, seed: int = 0) -> list[tuple[Any, ...]]:
-    """What `reset` and so many steps at random return; ended worlds are reset by hand where autoreset is disabled."""
+    """What `reset` and so many steps at random return; ended envs are reset by hand where autoreset is disabled."""
     rng = np.random.default_rng(seed)
     out: list[tuple[Any, ...]] = [envs.reset(seed=seed)]
     for _ in range(steps):
@@ -54,10 +54,10 @@ def steps_of(envs: VectorEnv, steps: int, seed: int = 0) -> list[tuple[Any, ...]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("world", range(len(WORLDS)))
-def test_equal_to_gymnasiums_own_vector_environment(world: int, mode: AutoresetMode) -> None:
-    env_id, own = WORLDS[world]
-    ours = make_vec(world, 3, autoreset_mode=mode.value)
+@pytest.mark.parametrize("env_spec", range(len(ENVS)))
+def test_equal_to_gymnasiums_own_vector_environment(env_spec: int, mode: AutoresetMode) -> None:
+    env_id, own = ENVS[env_spec]
+    ours = make_vec(env_spec, 3, autoreset_mode=mode.value)
     theirs = SyncVectorEnv([lambda: gym.make(env_id, max_episode_steps=SHORT, **own)] * 3, autoreset_mode=mode)
     assert ours.metadata["autoreset_mode"] is mode
     for mine, other in zip(steps_of(ours, 40), steps_of(theirs, 40), strict=True):
@@ -88,7 +88,7 @@ def test_the_default_is_gymnasiums_outside_and_same_step_inside() -> None:
         gym.make_vec(RED_BALL, 2, autoreset_mode="NextSteps")
 
 
-def test_an_ended_world_must_be_reset_where_autoreset_is_disabled() -> None:
+def test_an_ended_env_must_be_reset_where_autoreset_is_disabled() -> None:
     envs = make_vec(0, 2, autoreset_mode="Disabled")
     envs.reset(seed=0)
     for _ in range(SHORT):
@@ -106,9 +106,9 @@ def test_an_ended_world_must_be_reset_where_autoreset_is_disabled() -> None:
         make_vec(0, 2, autoreset_mode="SameStep").restore(before)
 
 
-@pytest.mark.parametrize("world", [0, 1, 2, 4])
-def test_snapshots_know_which_worlds_wait_for_their_next_episode(world: int) -> None:
-    envs, other = make_vec(world, 3), make_vec(world, 3)
+@pytest.mark.parametrize("env_spec", [0, 1, 2, 4])
+def test_snapshots_know_which_envs_wait_for_their_next_episode(env_spec: int) -> None:
+    envs, other = make_vec(env_spec, 3), make_vec(env_spec, 3)
     steps_of(envs, SHORT)  # all have just ended
     other.restore(envs.snapshot())
     for _ in range(SHORT + 3):
@@ -124,7 +124,7 @@ def flat_shape(envs: VectorEnv) -> tuple[int, ...]:
 
 
 def bounded(envs: VectorEnv) -> VectorEnv:
-    """The worlds with actions as numbers, for wrappers of actions that want a Box."""
+    """The envs with actions as numbers, for wrappers of actions that want a Box."""
     space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
     batch = gym.spaces.Box(-1.0, 1.0, (envs.num_envs, 1), np.float32)
     return wrappers.TransformAction(
@@ -180,17 +180,17 @@ OF_PICTURES = {"GrayscaleObservation", "ResizeObservation", "RecordVideo", "Huma
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", sorted(set(wrappers.__all__) - FOR_OTHERS))
-def test_every_vector_wrapper_takes_our_worlds(
+def test_every_vector_wrapper_takes_our_envs(
     name: str, mode: AutoresetMode, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in NEEDS.get(name, []):
         pytest.importorskip(module)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    for world in [3] if name in OF_PICTURES else [2] if name == "FilterObservation" else range(len(WORLDS)):
+    for env_spec in [3] if name in OF_PICTURES else [2] if name == "FilterObservation" else range(len(ENVS)):
         options: dict[str, Any] = {"autoreset_mode": mode}
         if name == "FilterObservation":
             options["observation"] = "both"
-        envs = make_vec(world, 2, **options)
+        envs = make_vec(env_spec, 2, **options)
         allowed = [AutoresetMode.NEXT_STEP]
         if name != "NormalizeObservation":
             allowed.append(AutoresetMode.DISABLED)
@@ -222,10 +222,10 @@ def test_every_vector_wrapper_takes_our_worlds(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("world", [0, 2, 4])
-def test_our_episode_statistics_are_gymnasiums(world: int, mode: AutoresetMode) -> None:
-    ours = make_vec(world, 3, autoreset_mode=mode, episode_statistics=True)
-    theirs = wrappers.RecordEpisodeStatistics(make_vec(world, 3, autoreset_mode=mode))
+@pytest.mark.parametrize("env_spec", [0, 2, 4])
+def test_our_episode_statistics_are_gymnasiums(env_spec: int, mode: AutoresetMode) -> None:
+    ours = make_vec(env_spec, 3, autoreset_mode=mode, episode_statistics=True)
+    theirs = wrappers.RecordEpisodeStatistics(make_vec(env_spec, 3, autoreset_mode=mode))
     ended = 0
     for mine, other in zip(steps_of(ours, 30), steps_of(theirs, 30), strict=True):
         assert ("episode" in mine[-1]) == ("episode" in other[-1])
@@ -271,11 +271,11 @@ def test_every_id_passes_gymnasiums_checker(env_id: str) -> None:
         pytest.skip("needs pictures that minigrid's wheel does not bring")
     env = gym.make(env_id, render_mode="rgb_array")
     assert env.spec is not None
-    assert env.spec.max_episode_steps == bkrl.envs.world(env_id.removeprefix("bkrl/")).max_steps
+    assert env.spec.max_episode_steps == bkrl.envs.env_spec(env_id.removeprefix("bkrl/")).max_steps
     check_env(env.unwrapped, skip_render_check=True)
 
 
-@pytest.mark.parametrize(("env_id", "own"), WORLDS)
+@pytest.mark.parametrize(("env_id", "own"), ENVS)
 def test_the_step_limit_is_in_the_spec(env_id: str, own: dict[str, Any]) -> None:
     timed = TimeAwareObservation(gym.make(env_id, **own))
     assert timed.reset(seed=0)[0][-1] == 0
@@ -285,7 +285,7 @@ def test_the_step_limit_is_in_the_spec(env_id: str, own: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("env_id", [RED_BALL, "BabyAI-GoToRedBallGrey-v0", "MiniGrid-DoorKey-5x5-v0"])
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_babyai_worlds_take_a_step_limit(env_id: str, backend: str) -> None:
+def test_babyai_envs_take_a_step_limit(env_id: str, backend: str) -> None:
     envs = gym.make_vec(f"bkrl/{env_id}", 2, max_steps=5, backend=backend)
     single = gym.make(f"bkrl/{env_id}", max_steps=5, backend=backend)
     envs.reset(seed=0)
@@ -298,7 +298,7 @@ def test_babyai_worlds_take_a_step_limit(env_id: str, backend: str) -> None:
         gym.make(f"bkrl/{env_id}", max_steps=0)
 
 
-def test_the_reward_shrinks_by_the_worlds_own_step_limit() -> None:
+def test_the_reward_shrinks_by_the_envs_own_step_limit() -> None:
     rewards = []
     for options in ({}, {"max_steps": 100}, {"max_episode_steps": 300}):
         env = gym.make(RED_BALL, **options)
@@ -314,18 +314,18 @@ def test_the_reward_shrinks_by_the_worlds_own_step_limit() -> None:
     assert rewards == [1 - 0.9 / 400, 1 - 0.9 / 100, 1 - 0.9 / 400]
 
 
-def test_a_world_longer_than_its_spec_says_that_gymnasium_cuts_it() -> None:
+def test_an_env_longer_than_its_spec_says_that_gymnasium_cuts_it() -> None:
     for make in (gym.make, lambda *args, **options: gym.make_vec(*args, 1, **options)):
         with pytest.warns(UserWarning, match="max_steps=500 is beyond the 400 steps.*give max_episode_steps=500"):
             make(RED_BALL, max_steps=500)
     envs = gym.make_vec(RED_BALL, 1, max_steps=500, max_episode_steps=500)
-    assert envs.unwrapped.world.max_steps == 500
+    assert envs.unwrapped.env_spec.max_steps == 500
 
 
 # -------------------------------------------------------------------------------------------------------- the details
 
 
-@pytest.mark.parametrize(("env_id", "own"), WORLDS)
+@pytest.mark.parametrize(("env_id", "own"), ENVS)
 def test_nothing_moves_after_close(env_id: str, own: dict[str, Any]) -> None:
     single, envs = gym.make(env_id, **own), gym.make_vec(env_id, 2, **own)
     single.reset(seed=0)
@@ -338,19 +338,19 @@ def test_nothing_moves_after_close(env_id: str, own: dict[str, Any]) -> None:
             call()
 
 
-@pytest.mark.parametrize("world", range(len(WORLDS)))
-def test_seeds_are_known_and_bring_the_same_again(world: int) -> None:
-    envs = make_vec(world, 3)
+@pytest.mark.parametrize("env_spec", range(len(ENVS)))
+def test_seeds_are_known_and_bring_the_same_again(env_spec: int) -> None:
+    envs = make_vec(env_spec, 3)
     drawn = envs.np_random_seed
     assert len(set(drawn)) == 3
     first = envs.reset()[0]
     assert envs.np_random_seed == drawn
-    np.testing.assert_array_equal(make_vec(world, 3).reset(seed=list(drawn))[0], first)
+    np.testing.assert_array_equal(make_vec(env_spec, 3).reset(seed=list(drawn))[0], first)
     envs.reset(seed=11)
     assert envs.np_random_seed == (11, 12, 13)
     envs.reset(seed=[None, 5, None], options={"reset_mask": np.array([False, True, True])})
     assert envs.np_random_seed == (11, 5, 13)
-    env_id, own = WORLDS[world]
+    env_id, own = ENVS[env_spec]
     single = gym.make(env_id, **own).unwrapped
     view = single.reset()[0]
     seed = single.np_random_seed
@@ -360,9 +360,9 @@ def test_seeds_are_known_and_bring_the_same_again(world: int) -> None:
     assert single.np_random_seed == 8
 
 
-def test_every_vector_environment_draws_its_worlds() -> None:
-    for world in (0, 1, 2, 4):
-        envs = make_vec(world, 2)
+def test_every_vector_environment_draws_its_envs() -> None:
+    for env_spec in (0, 1, 2, 4):
+        envs = make_vec(env_spec, 2)
         with pytest.raises(RuntimeError, match="before reset"):
             envs.render()
         envs.reset(seed=0)
@@ -373,11 +373,11 @@ def test_every_vector_environment_draws_its_worlds() -> None:
         gym.make_vec(RED_BALL, 2, render_mode="human")
 
 
-def test_a_single_crafter_world_pays_in_full_precision() -> None:
+def test_a_single_crafter_env_pays_in_full_precision() -> None:
     env, reference = (bkrl.envs.make("CrafterReward-v1", backend=backend) for backend in ("native", "reference"))
     env.reset(seed=0)
     reference.reset(seed=0)
-    env.envs.engine.worlds["inventory"][0, 0] = 7  # type: ignore[attr-defined]
+    env.envs.engine.envs["inventory"][0, 0] = 7  # type: ignore[attr-defined]
     reference.game._player.inventory["health"] = 7  # type: ignore[attr-defined]
     assert env.step(0)[1] == reference.step(0)[1] == -0.2
 

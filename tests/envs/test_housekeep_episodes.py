@@ -13,7 +13,7 @@ import pytest
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import write_table
-from bkrl.envs import make, make_vec, world
+from bkrl.envs import env_spec, make, make_vec
 from bkrl.envs.housekeep import tables
 from bkrl.envs.housekeep.episodes import read_episodes, to_columns
 from bkrl.envs.housekeep.sampling import draw_episodes
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
         ("picture=photo", "has no picture 'photo'. Use none, raster"),
     ):
         with pytest.raises(UsageError, match=says):
-            world(f"{ORIGINAL}@{options}")
+            env_spec(f"{ORIGINAL}@{options}")
     (one,) = draw_episodes("Rs_int", "train", 1, 0)
     known = scene("Rs_int")
     loudspeaker = next(r for r, key in enumerate(known.keys) if "loudspeaker" in key)

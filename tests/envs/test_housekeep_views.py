@@ -16,9 +16,9 @@ ENVS = 64
 
 
 @kernel
-def look_afresh(worlds: Any, things: Any, squares: Any, house: Any) -> None:
-    for n in range(len(worlds)):
-        look(worlds[n], things[n], squares[n], house)
+def look_afresh(envs: Any, things: Any, squares: Any, house: Any) -> None:
+    for n in range(len(envs)):
+        look(envs[n], things[n], squares[n], house)
 
 
 @kernel
@@ -37,18 +37,18 @@ def test_what_is_recalled_is_what_a_look_shows(envs: Any) -> None:
     engine, rng = envs.engine, np.random.default_rng(0)
     house, moves = engine.houses[0], 0
     for _ in range(40):
-        worlds, things, squares = engine.worlds.copy(), engine.things.copy(), engine.squares.copy()
-        _, _, terminated, truncated, _ = envs.step(rng.integers(0, len(envs.world.action_names), ENVS))
+        records, things, squares = engine.envs.copy(), engine.things.copy(), engine.squares.copy()
+        _, _, terminated, truncated, _ = envs.step(rng.integers(0, len(envs.env_spec.action_names), ENVS))
         assert not (terminated | truncated).any()
-        wanted, found = engine.worlds.copy(), engine.things.copy()
-        moves += int((wanted["at"] != worlds["at"]).sum())
+        wanted, found = engine.envs.copy(), engine.things.copy()
+        moves += int((wanted["at"] != records["at"]).sum())
         for field in ("receptacles", "squares_seen"):
-            wanted[field] = worlds[field]
+            wanted[field] = records[field]
         for field in ("seen", "seen_on"):
             found[field] = things[field]
         look_afresh(wanted, found, squares, house)
-        np.testing.assert_array_equal(engine.worlds["receptacles"], wanted["receptacles"])
-        np.testing.assert_array_equal(engine.worlds["squares_seen"], wanted["squares_seen"])
+        np.testing.assert_array_equal(engine.envs["receptacles"], wanted["receptacles"])
+        np.testing.assert_array_equal(engine.envs["squares_seen"], wanted["squares_seen"])
         np.testing.assert_array_equal(engine.squares, squares)
         for field in ("seen", "seen_on"):
             np.testing.assert_array_equal(engine.things[field], found[field])

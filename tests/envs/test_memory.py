@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bkrl.envs import family, make_vec, memory_of, world
+from bkrl.envs import env_spec, family, make_vec, memory_of
 from bkrl.envs.babyai.memory import NAMES
 from bkrl.envs.memory import fold
 
@@ -32,7 +32,7 @@ def truth(env: Any, seen: dict[str, set[Any]]) -> list[int]:
 @pytest.mark.parametrize("env_id", LEVELS)
 def test_rooms_are_remembered_as_they_were(env_id: str) -> None:
     """A walk that turns, walks, picks up and opens whatever it can, followed on minigrid's own objects."""
-    env: Any = family("babyai").make_reference(world(env_id))
+    env: Any = family("babyai").make_reference(env_spec(env_id))
     inner = env.inner.unwrapped
     memory, rng = memory_of(env_id), np.random.default_rng(1)
     assert memory is not None
@@ -90,10 +90,10 @@ def test_achievements_are_found_without_looking_into_the_engine(env_id: str) -> 
     met = np.zeros(22, int)
     for _ in range(500):
         again = rng.random(48) < 0.4  # who walks on gets somewhere
-        actions = np.where(again, actions, rng.integers(0, len(envs.world.action_names), 48))
+        actions = np.where(again, actions, rng.integers(0, len(envs.env_spec.action_names), 48))
         before = after.copy()
         after, _, _, _, infos = envs.step(actions)
-        true, last = envs.engine.worlds["achievements"].astype(int), after.copy()
+        true, last = envs.engine.envs["achievements"].astype(int), after.copy()
         ended = infos.get("_final_obs", np.zeros(48, bool))
         if ended.any():
             true[ended], last[ended] = infos["achievements"][ended], infos["final_obs"][ended]
@@ -128,6 +128,6 @@ def test_a_record_is_folded_as_its_episodes_were_lived() -> None:
     assert found[-1].any()
 
 
-def test_typed_worlds_and_tables_remember_nothing() -> None:
+def test_typed_envs_and_tables_remember_nothing() -> None:
     assert memory_of("Crafter-Typed-Harder") is None
     assert memory_of("Crafter-Text-Reward@length=50") is not None

@@ -18,19 +18,19 @@ def test_an_id_with_options_makes_the_env_that_the_options_make() -> None:
     given = envs.make_vec(MIXED, 4, num_dists=3, room_size=6, task_kinds=("goto", "open"))
     np.testing.assert_array_equal(named.reset(seed=3)[0], given.reset(seed=3)[0])
     assert list(named.missions()) == list(given.missions())
-    assert named.world == given.world
-    assert named.world.env_id == f"{MIXED}@num_dists=3,room_size=6,task_kinds=goto+open"  # in order
-    assert named.world.max_steps == 2 * 6**2
+    assert named.env_spec == given.env_spec
+    assert named.env_spec.env_id == f"{MIXED}@num_dists=3,room_size=6,task_kinds=goto+open"  # in order
+    assert named.env_spec.max_steps == 2 * 6**2
 
 
 def test_options_that_change_nothing_leave_the_id_as_it_is() -> None:
-    assert envs.world(f"{MIXED}@num_dists=8,task_mix=per-episode").env_id == MIXED
-    assert envs.make_vec(MIXED, 1, num_dists=8, threads=1).world.env_id == MIXED
-    assert envs.world(envs.world(f"{MIXED}@num_dists=0").env_id) == envs.world(f"{MIXED}@num_dists=0")
+    assert envs.env_spec(f"{MIXED}@num_dists=8,task_mix=per-episode").env_id == MIXED
+    assert envs.make_vec(MIXED, 1, num_dists=8, threads=1).env_spec.env_id == MIXED
+    assert envs.env_spec(envs.env_spec(f"{MIXED}@num_dists=0").env_id) == envs.env_spec(f"{MIXED}@num_dists=0")
 
 
 def test_an_option_given_apart_goes_before_the_one_in_the_id() -> None:
-    assert envs.make_vec(f"{MIXED}@num_dists=0", 1, num_dists=2).world.env_id == f"{MIXED}@num_dists=2"
+    assert envs.make_vec(f"{MIXED}@num_dists=0", 1, num_dists=2).env_spec.env_id == f"{MIXED}@num_dists=2"
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
@@ -41,8 +41,8 @@ def test_all_that_knows_an_env_by_its_id_takes_options(backend: str) -> None:
     assert [env.step(6)[3] for _ in range(5)] == [False] * 4 + [True]
     assert envs.missions_vary(f"{MIXED}@num_dists=0")
     assert envs.captioner(f"{MIXED}@num_dists=0")(np.zeros((1, 7, 7, 3), np.uint8)) == ["You see nothing."]
-    assert envs.world("CrafterReward-v1@length=50").max_steps == 50
-    assert envs.make_vec("CrafterReward-v1@length=50", 1, backend=backend).world.max_steps == 50  # type: ignore[arg-type]
+    assert envs.env_spec("CrafterReward-v1@length=50").max_steps == 50
+    assert envs.make_vec("CrafterReward-v1@length=50", 1, backend=backend).env_spec.max_steps == 50  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
@@ -52,9 +52,9 @@ def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: st
     named = envs.make_vec(env_id, 2, backend=backend)  # type: ignore[arg-type]
     single = envs.make(env_id, backend=backend)  # type: ignore[arg-type]
     plain = envs.make_vec("BabyAI-GoToLocal-v0", 2)
-    assert named.world.action_names == envs.world(env_id).action_names
-    assert named.single_action_space.n == single.action_space.n == len(named.world.action_names) == count
-    assert named.world.action_names[2] == "go forward"
+    assert named.env_spec.action_names == envs.env_spec(env_id).action_names
+    assert named.single_action_space.n == single.action_space.n == len(named.env_spec.action_names) == count
+    assert named.env_spec.action_names[2] == "go forward"
     for made in (named, plain, single):
         made.reset(seed=0)
     for action in np.random.default_rng(0).integers(0, count, 90).tolist():
@@ -87,12 +87,12 @@ def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: st
 )
 def test_an_option_that_cannot_be_is_refused_in_a_sentence(env_id: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        envs.world(env_id)
+        envs.env_spec(env_id)
 
 
 def test_every_option_says_what_it_is() -> None:
     for env_id in envs.env_ids():
-        facts = envs.world(env_id)
+        facts = envs.env_spec(env_id)
         for one in envs.family(facts.family).options(facts):
             assert one.flag.help, one.name
     declared = {one.name for one in flags_of(GlamLevel) if one.flag.help}

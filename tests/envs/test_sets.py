@@ -23,15 +23,15 @@ DOORS, CORRIDOR = "MiniGrid-DoorKey-6x6-v0", "MiniGrid-KeyCorridorS3R3-v0"
 
 
 def document(held: str = "first", env: str = DOORS, seeds: str = "[101]", more: str = "") -> dict:
-    world = f'name = "w"\nalgs = ["ppo"]\nseeds = {seeds}\ntrain_rs = {{ env = "{env}" }}\n{more}'
-    return tomllib.loads(f'set = "{held}"\n[[world]]\n{world}')
+    section = f'name = "w"\nalgs = ["ppo"]\nseeds = {seeds}\ntrain_rs = {{ env = "{env}" }}\n{more}'
+    return tomllib.loads(f'set = "{held}"\n[[world]]\n{section}')
 
 
 def test_the_sets_share_nothing_and_every_task_exists():
     assert not set(FIRST.tasks) & set(SECOND.tasks)
     assert FIRST.least > SECOND.most
     for env in (*FIRST.tasks, *SECOND.tasks):
-        assert bkrl.envs.world(env).env_id == env
+        assert bkrl.envs.env_spec(env).env_id == env
 
 
 def test_a_run_belongs_to_a_set_by_task_and_seed():

@@ -1,4 +1,4 @@
-"""Toy worlds: their closed forms, Gymnasium's rules, and agreement of the single and the vector environment."""
+"""Toy envs: their closed forms, Gymnasium's rules, and agreement of the single and the vector environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import make, make_vec, toy, world
+from bkrl.envs import env_spec, make, make_vec, toy
 
-IDS = [facts.env_id for facts in toy.worlds()]
+IDS = [facts.env_id for facts in toy.specs()]
 GAMMA = 0.99
 
 
@@ -80,7 +80,7 @@ def test_a_potential_that_pays_for_ending_flips_the_choice() -> None:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_vector_and_single_worlds_follow_the_table(env_id: str) -> None:
+def test_vector_and_single_envs_follow_the_table(env_id: str) -> None:
     table = toy.table(env_id)
     envs = make_vec(env_id, 3)
     singles = [make(env_id) for _ in range(3)]
@@ -166,7 +166,7 @@ def test_captions_frames_and_bad_actions() -> None:
     single.reset(seed=0)
     with pytest.raises(ValueError, match=r"0\.\.1"):
         single.step(2)
-    assert world("Toy-Chain").family == "toy"
+    assert env_spec("Toy-Chain").family == "toy"
     for maker in (make, partial(make_vec, num_envs=2)):
         with pytest.raises(UsageError, match="no backend 'natve'"):
             maker("Toy-Chain", backend="natve")

@@ -23,19 +23,19 @@ from tests.envs.test_crafter_typed import observation
 from tests.llm.conftest import server  # noqa: F401 - a fixture
 from tests.llm.fault_server import QUICK
 
-WORLD = situations("Crafter-Typed-Harder")
+SITUATIONS = situations("Crafter-Typed-Harder")
 VIEWS = np.stack([observation([cell]) for cell in ("tree", "water", "cow", "tree")])
-KEYS = WORLD.keys(VIEWS)
+KEYS = SITUATIONS.keys(VIEWS)
 
 
 def suggester(session, **settings):
-    return AskedSuggester("openai:m", session, WORLD, SHIPPED, "crafter", **settings)
+    return AskedSuggester("openai:m", session, SITUATIONS, SHIPPED, "crafter", **settings)
 
 
 def test_the_question_holds_the_text_as_data_and_hides_hunger():
     row = observation(["tree", "grass"], vitals=(5, 5, 5, 5), wood=1)
     with AskSession(open_backend("rules", Connection())) as session:
-        request = suggester(session).request(int(WORLD.keys(row[None])[0]))
+        request = suggester(session).request(int(SITUATIONS.keys(row[None])[0]))
     said = request.messages[-1].text
     assert json.loads(said[: said.rindex('"') + 1]) == (
         "You see grass, and tree. You are targeting tree. You have in your inventory wood. You feel sleepy."
@@ -46,8 +46,8 @@ def test_the_rules_annotator_reads_the_same_prompt():
     row = observation(["tree", "grass"], wood=1)
     with AskSession(open_backend("rules", Connection())) as session:
         asked = suggester(session)
-        request = asked.request(int(WORLD.keys(row[None])[0]))
-        goals = asked.suggest(WORLD.keys(row[None]).tolist())
+        request = asked.request(int(SITUATIONS.keys(row[None])[0]))
+        goals = asked.suggest(SITUATIONS.keys(row[None]).tolist())
     assert answer([message.text for message in request.messages]).startswith("- ")
     assert goals == [("chop tree", "chop grass", "place crafting table")]
 
@@ -56,7 +56,7 @@ def test_each_situation_is_asked_about_once_and_kept(server, tmp_path: Path):  #
     server.plan = lambda prompt, attempt: "deeds"
     connection = Connection(tmp_path)
     with Store(tmp_path) as store, AskSession(open_backend("openai:m", connection), store, QUICK) as session:
-        book = GoalBook(WORLD, suggester(session), Matcher(WORLD))
+        book = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
         tracker = GoalTracker(book, len(VIEWS))
         assert not book.pays[book.rows(KEYS)].any()  # nobody waited
         while session.waiting:
@@ -66,7 +66,7 @@ def test_each_situation_is_asked_about_once_and_kept(server, tmp_path: Path):  #
         assert session.budget.sent == 3
         assert tracker.book is book
     with Store(tmp_path) as store, AskSession(open_backend("openai:m", connection), store, QUICK) as session:
-        warm = GoalBook(WORLD, suggester(session), Matcher(WORLD))
+        warm = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
         np.testing.assert_array_equal(warm.pays[warm.rows(KEYS)], again)
         assert (session.budget.sent, session.usage.cached) == (0, 3)
     assert max(server.billed.values()) == 1
@@ -80,7 +80,7 @@ def test_a_reply_that_was_cut_off_is_asked_for_again_and_found_where_it_waited(s
             Store(tmp_path) as store,
             AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as session,
         ):
-            book = GoalBook(WORLD, suggester(session), Matcher(WORLD))
+            book = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
             book.rows(KEYS)
             while session.waiting:
                 pass
@@ -98,7 +98,7 @@ def test_an_endpoint_that_fails_leaves_situations_without_goals(server, tmp_path
         Store(tmp_path) as store,
         AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as session,
     ):
-        book = GoalBook(WORLD, suggester(session), Matcher(WORLD))
+        book = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
         book.rows(KEYS)
         while session.waiting:
             pass
@@ -115,10 +115,10 @@ def test_a_book_that_is_put_back_asks_again_about_what_had_no_answer(server, tmp
         Store(tmp_path) as store,
         AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as session,
     ):
-        book = GoalBook(WORLD, suggester(session, wait=wait), Matcher(WORLD))
+        book = GoalBook(SITUATIONS, suggester(session, wait=wait), Matcher(SITUATIONS))
         book.rows(KEYS)
         saved = book.saved()
-        other = GoalBook(WORLD, suggester(session, wait=wait), Matcher(WORLD))
+        other = GoalBook(SITUATIONS, suggester(session, wait=wait), Matcher(SITUATIONS))
         other.restore(saved)
         while session.waiting:
             pass

@@ -17,7 +17,7 @@ from bkrl.goals.tracker import GoalTracker
 from bkrl.learn.settings import PQNConfig
 from bkrl.methods import TrainRsConfig
 from tests.envs.test_crafter_typed import observation
-from tests.goals.test_goals import NEW, WORLD
+from tests.goals.test_goals import NEW, SITUATIONS
 from tests.stages.interrupted import the_same_when_killed
 
 TREE = observation(["tree"])
@@ -37,8 +37,8 @@ def test_the_truth_is_the_action_where_it_succeeded():
 
 
 def test_so_many_captions_are_true_and_the_others_are_spread_evenly():
-    known = [number for number, deed in enumerate(WORLD.deeds) if deed in WORLD.possible]
-    noisy = NoisyCaptioner(TrueCaptioner(), WORLD, 0.7, seed=1)
+    known = [number for number, deed in enumerate(SITUATIONS.deeds) if deed in SITUATIONS.possible]
+    noisy = NoisyCaptioner(TrueCaptioner(), SITUATIONS, 0.7, seed=1)
     found = np.stack([said(noisy, np.array([known[2], known[4]]), np.array([True, False])) for _ in range(6000)])
     for column, true in zip(found.T, (known[2], NOTHING), strict=True):
         assert np.mean(column == true) == pytest.approx(0.7, abs=0.03)
@@ -50,8 +50,8 @@ def test_so_many_captions_are_true_and_the_others_are_spread_evenly():
 
 def test_noise_is_the_same_wherever_a_run_goes_on():
     whole, later = (
-        NoisyCaptioner(TrueCaptioner(), WORLD, 0.5, seed=1),
-        NoisyCaptioner(TrueCaptioner(), WORLD, 0.5, seed=1),
+        NoisyCaptioner(TrueCaptioner(), SITUATIONS, 0.5, seed=1),
+        NoisyCaptioner(TrueCaptioner(), SITUATIONS, 0.5, seed=1),
     )
     actions, success = np.full(64, 66), np.ones(64, bool)
     found = [said(whole, actions, success) for _ in range(5)]
@@ -64,7 +64,7 @@ class Says:
     """Always the same deed."""
 
     def __init__(self, deed: str) -> None:
-        self.deed = WORLD.deeds.index(deed) if deed else NOTHING
+        self.deed = SITUATIONS.deeds.index(deed) if deed else NOTHING
 
     def __call__(self, before, actions, after, infos):
         return np.full(len(actions), self.deed)
@@ -72,24 +72,26 @@ class Says:
 
 @pytest.mark.parametrize(("deed", "paid"), [("chop tree", 1), ("drink water", 0), ("", 0)])
 def test_what_is_said_is_what_pays(deed, paid):
-    tracker = GoalTracker(GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD)), 1, "once", Says(deed))
+    tracker = GoalTracker(GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS)), 1, "once", Says(deed))
     tracker(Views(TREE[None]), NEW)
-    tracker.happened(np.array([WORLD.deeds.index("chop tree")]), DONE, TREE[None])
+    tracker.happened(np.array([SITUATIONS.deeds.index("chop tree")]), DONE, TREE[None])
     assert tracker.paid[0] == paid
 
 
 def test_goals_that_are_not_shown_pay_all_the_same():
-    tracker = GoalTracker(GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD)), 1, shown=False)
+    tracker = GoalTracker(GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS)), 1, shown=False)
     assert not tracker(Views(TREE[None]), NEW).any()
-    tracker.happened(np.array([WORLD.deeds.index("chop tree")]), DONE, TREE[None])
+    tracker.happened(np.array([SITUATIONS.deeds.index("chop tree")]), DONE, TREE[None])
     assert tracker.paid[0] == 1
 
 
 def test_quality_is_counted_where_it_is_learnt_and_not_in_evaluations():
-    source = Source("Crafter-Typed-Harder", GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD)), "once", "action")
+    source = Source(
+        "Crafter-Typed-Harder", GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS)), "once", "action"
+    )
     for tracker, counted in ((source.to_learn(1), True), (source.of(1), False)):
         tracker(Views(TREE[None]), NEW)
-        tracker.happened(np.array([WORLD.deeds.index("chop tree")]), DONE, TREE[None])
+        tracker.happened(np.array([SITUATIONS.deeds.index("chop tree")]), DONE, TREE[None])
         assert [bool(counts.any()) for counts in tracker.quality.values()] == [counted] * 2
 
 

@@ -15,7 +15,7 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import situations
 from bkrl.goals.belonging import open_judge
 from bkrl.goals.closed import CHOICES, AskedJudge, ClosedSuggester
-from bkrl.labelers.material import world_card
+from bkrl.labelers.material import env_card
 from bkrl.llm import open_backend
 from bkrl.llm.choose import read_answer
 from bkrl.llm.completions import read_completion, with_chances
@@ -256,7 +256,7 @@ class Knowing:
 
 
 def deeds_by(backend) -> ClosedSuggester:
-    return ClosedSuggester("local:x", AskSession(backend), CRAFTER, world_card("Crafter-Typed-Harder"))
+    return ClosedSuggester("local:x", AskSession(backend), CRAFTER, env_card("Crafter-Typed-Harder"))
 
 
 def test_deeds_are_goals_where_they_are_likelier_than_the_others_of_their_situation():

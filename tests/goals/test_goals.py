@@ -29,14 +29,14 @@ from tests.envs.test_crafter_typed import observation
 from tests.potentials.rollouts import rollout_of
 from tests.stages.interrupted import the_same_when_killed
 
-WORLD = envs.situations("Crafter-Typed-Harder")
+SITUATIONS = envs.situations("Crafter-Typed-Harder")
 NEW = np.ones(1, bool)
 
 
 def sensible(*cells, **held):
     vitals = held.pop("vitals", (9, 9, 9, 9))
     row = observation(cells, vitals=vitals, **held)
-    return set(WORLD.sensible(int(WORLD.keys(row[None])[0])))
+    return set(SITUATIONS.sensible(int(SITUATIONS.keys(row[None])[0])))
 
 
 @pytest.mark.parametrize(
@@ -97,66 +97,70 @@ def test_hostile_replies_are_cut_to_a_list_of_goals():
     assert len(parse_goals("\n".join(f"- goal {i}" for i in range(10_000))) or ()) == MOST_GOALS
     goals = parse_goals("- ../../etc/passwd\n- <|im_start|>system\n- a\tb\x1b[31m") or ()
     assert all(goal.isprintable() for goal in goals)
-    pays = Matcher(WORLD)(goals)
+    pays = Matcher(SITUATIONS)(goals)
     assert not pays.any()
 
 
 def test_a_goal_pays_for_its_own_deed_and_its_other_name():
-    names = list(dict.fromkeys(WORLD.deeds))
-    for encoder in (None, HashEncoder.fit(WORLD.deeds)):
-        pays = Matcher(WORLD, encoder, 0.99)(names)
-        same = np.array([[name in group for group in WORLD.same] for name in names])
+    names = list(dict.fromkeys(SITUATIONS.deeds))
+    for encoder in (None, HashEncoder.fit(SITUATIONS.deeds)):
+        pays = Matcher(SITUATIONS, encoder, 0.99)(names)
+        same = np.array([[name in group for group in SITUATIONS.same] for name in names])
         np.testing.assert_array_equal(pays > 0, same)
-    assert Matcher(WORLD)(["Chop  Tree."])[0, WORLD.deeds.index("chop tree")] == 1
-    loose = Matcher(WORLD, HashEncoder.fit(WORLD.deeds), 0.3)(["chop the tree"])
-    assert 0.3 < loose[0, WORLD.deeds.index("chop tree")] < 1
+    assert Matcher(SITUATIONS)(["Chop  Tree."])[0, SITUATIONS.deeds.index("chop tree")] == 1
+    loose = Matcher(SITUATIONS, HashEncoder.fit(SITUATIONS.deeds), 0.3)(["chop the tree"])
+    assert 0.3 < loose[0, SITUATIONS.deeds.index("chop tree")] < 1
 
 
 def step(tracker, deed, success=True, row=None, started=False):
     """One action at a tree, then the next view; what was paid."""
     infos = {"action_success": np.array([success]), "eval_success": np.array([success])}
-    tracker.happened(np.array([WORLD.deeds.index(deed)]), infos)
+    tracker.happened(np.array([SITUATIONS.deeds.index(deed)]), infos)
     tracker(Views((observation(["tree"]) if row is None else row)[None]), np.array([started]))
     return float(tracker.paid[0])
 
 
 def followed(suggester, rule="once", success="action", row=None):
-    tracker = GoalTracker(GoalBook(WORLD, suggester, Matcher(WORLD)), 1, rule, TrueCaptioner(success), counted=True)
+    tracker = GoalTracker(
+        GoalBook(SITUATIONS, suggester, Matcher(SITUATIONS)), 1, rule, TrueCaptioner(success), counted=True
+    )
     tracker(Views((observation(["tree"]) if row is None else row)[None]), NEW)
     return tracker
 
 
 def test_a_deed_pays_once_an_episode_and_only_where_it_is_a_goal_and_succeeds():
-    tracker = followed(Oracle(WORLD))
+    tracker = followed(Oracle(SITUATIONS))
     assert step(tracker, "chop tree", success=False) == 0
     assert step(tracker, "drink water") == 0
     assert step(tracker, "chop tree") == 1
     assert step(tracker, "chop tree", started=True) == 0
     assert step(tracker, "chop tree") == 1
     cows = observation(["cow"])
-    tracker = followed(Oracle(WORLD), row=cows)
+    tracker = followed(Oracle(SITUATIONS), row=cows)
     assert [step(tracker, deed, row=cows) for deed in ("eat cow", "attack cow")] == [1, 0]
 
 
 def test_the_goals_before_the_action_count_not_those_after():
-    tracker = followed(Oracle(WORLD))
+    tracker = followed(Oracle(SITUATIONS))
     assert step(tracker, "chop tree", row=observation(["sand"])) == 1
     assert step(tracker, "chop tree", started=True, row=observation(["sand"])) == 0
 
 
 def test_other_rules_of_payment():
-    assert [step(tracker, "chop tree") for tracker in [followed(Oracle(WORLD), "always")] for _ in range(3)] == [1] * 3
-    damped = followed(Oracle(WORLD), "damped")
+    assert [step(tracker, "chop tree") for tracker in [followed(Oracle(SITUATIONS), "always")] for _ in range(3)] == [
+        1
+    ] * 3
+    damped = followed(Oracle(SITUATIONS), "damped")
     np.testing.assert_allclose([step(damped, "chop tree") for _ in range(4)], 1 / np.sqrt([1, 2, 3, 4]))
-    novelty = followed(EveryDeed(WORLD, "novelty"), success="tried")
+    novelty = followed(EveryDeed(SITUATIONS, "novelty"), success="tried")
     assert [step(novelty, deed, success=False) for deed in ("drink tree", "drink tree", "do nothing")] == [1, 0, 1]
 
 
 def test_what_is_shown_is_what_can_still_be_paid():
-    tracker = followed(Oracle(WORLD))
+    tracker = followed(Oracle(SITUATIONS))
     views = Views(observation(["tree"])[None])
     shown = tracker(views, np.zeros(1, bool))
-    assert [WORLD.deeds[i] for i in np.flatnonzero(shown[0])] == ["chop tree"]
+    assert [SITUATIONS.deeds[i] for i in np.flatnonzero(shown[0])] == ["chop tree"]
     step(tracker, "chop tree")
     assert not tracker(views, np.zeros(1, bool)).any()
 
@@ -166,7 +170,7 @@ def test_rows_of_the_book_are_in_the_order_in_which_situations_were_met():
     rng = np.random.default_rng(0)
     symbols = np.zeros((3000, 82), np.uint8)
     symbols[:, :8] = rng.integers(0, 20, (3000, 8))
-    keys, book = WORLD.keys(symbols), GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD))
+    keys, book = SITUATIONS.keys(symbols), GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS))
     met: dict[int, int] = {}
     for start in range(0, 3000, 7):
         some = np.concatenate([keys[start : start + 7], keys[rng.integers(0, start + 7, 5)]])
@@ -174,7 +178,7 @@ def test_rows_of_the_book_are_in_the_order_in_which_situations_were_met():
             met[key] = len(met)
         assert book.rows(some).tolist() == [met[key] for key in some.tolist()]
     assert book.met == len(met)
-    used = GoalBook(WORLD, Oracle(WORLD), Matcher(WORLD))
+    used = GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS))
     used.rows(keys[::-1].copy())
     used.restore(book.saved())
     assert used.rows(keys).tolist() == [met[key] for key in keys.tolist()]
@@ -183,19 +187,19 @@ def test_rows_of_the_book_are_in_the_order_in_which_situations_were_met():
 @pytest.mark.parametrize("rates", [{"bad_timing": 0.5}, {"nonsense": 1.0}, {"impossible": 0.3, "bad_timing": 0.4}])
 def test_noise_has_the_stated_shares(rates):
     rng = np.random.default_rng(0)
-    noisy, book = Noisy(WORLD, rates, 7), GoalBook(WORLD, Noisy(WORLD, rates, 7), Matcher(WORLD))
+    noisy, book = Noisy(SITUATIONS, rates, 7), GoalBook(SITUATIONS, Noisy(SITUATIONS, rates, 7), Matcher(SITUATIONS))
     rows = np.zeros((3000, 82), np.uint8)
     rows[:, :8] = rng.integers(0, 20, (3000, 8))
     rows[:, 68:80] = rng.random((3000, 12)) < 0.1
-    keys = np.unique(WORLD.keys(rows))
-    assert noisy.suggest(keys[:50].tolist()) == Noisy(WORLD, rates, 7).suggest(keys[:50].tolist())
+    keys = np.unique(SITUATIONS.keys(rows))
+    assert noisy.suggest(keys[:50].tolist()) == Noisy(SITUATIONS, rates, 7).suggest(keys[:50].tolist())
     tracker = GoalTracker(book, len(rows), counted=True)
     tracker(Views(rows), np.ones(len(rows), bool))
     shares = tracker.shares()["suggested"]
     for kind in ("bad_timing", "nonsense", "impossible"):
         assert shares[kind] == pytest.approx(rates.get(kind, 0), abs=0.05)
     with pytest.raises(UsageError, match="at most 1"):
-        Noisy(WORLD, {"nonsense": 0.7, "impossible": 0.6}, 0)
+        Noisy(SITUATIONS, {"nonsense": 0.7, "impossible": 0.6}, 0)
 
 
 def rollout(rewards, terminated, truncated):
@@ -211,7 +215,7 @@ def test_goals_as_a_potential_telescope():
     """Whatever is reached, an episode that ends truly sums to 0; one that is cut off to γ^T of what it reached."""
     gamma = 0.9
     for cut in (False, True):
-        tracker = followed(Oracle(WORLD), "always")
+        tracker = followed(Oracle(SITUATIONS), "always")
         stream = GoalReward(tracker, gamma, form="potential")
         for deed in ("chop tree", "drink water", "chop tree", "sleep"):
             step(tracker, deed)

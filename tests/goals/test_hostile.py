@@ -21,7 +21,7 @@ from bkrl.runs.record import Run
 from bkrl.stages import train_rs
 from bkrl.text.prompts import SHIPPED
 from tests.goals.test_asked import KEYS
-from tests.goals.test_goals import WORLD, settings
+from tests.goals.test_goals import SITUATIONS, settings
 from tests.stages.interrupted import the_same_when_killed
 
 HOSTILE = {
@@ -83,8 +83,8 @@ def hostile(monkeypatch):
 
 def test_what_was_suggested_is_in_no_later_question(hostile, tmp_path: Path):
     with Store(tmp_path) as store, AskSession(open_backend("openai:m", Connection(tmp_path)), store) as session:
-        asked = AskedSuggester("openai:m", session, WORLD, SHIPPED, "crafter", wait=True)
-        book = GoalBook(WORLD, asked, Matcher(WORLD))
+        asked = AskedSuggester("openai:m", session, SITUATIONS, SHIPPED, "crafter", wait=True)
+        book = GoalBook(SITUATIONS, asked, Matcher(SITUATIONS))
         wanted = [asked.request(int(key)).messages for key in KEYS]
         book.rows(KEYS)
         book.rows(KEYS ^ 1)

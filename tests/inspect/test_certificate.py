@@ -24,7 +24,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rollouts(dataset):
-    return replay(dataset, 3, worlds=4, steps=40, seed=0)
+    return replay(dataset, 3, num_envs=4, steps=40, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def terminal_potential(rollout, phi, phi_final, gamma):
 
 
 def test_the_certificate_of_a_sound_potential_holds(dataset):
-    found = certify(HashPotential(3), dataset, worlds=4, steps=40)
+    found = certify(HashPotential(3), dataset, num_envs=4, steps=40)
     assert found.passed, found.summary()
     assert {check.name for check in found.checks} == {
         "telescoping", "policies", "constant", "worlds", "finite", "batches", "present", "units",
@@ -141,8 +141,8 @@ def test_the_constant_probe_fails_on_published_defects(rollouts, shaping):
     assert not certificate.constant_potential(rollouts, shaping).passed
 
 
-def test_a_clock_shared_by_all_worlds_is_a_leak(rollouts):
-    def last_worlds_clock(windows: Windows, phi: np.ndarray) -> np.ndarray:  # B5
+def test_a_clock_shared_by_all_envs_is_a_leak(rollouts):
+    def last_envs_clock(windows: Windows, phi: np.ndarray) -> np.ndarray:  # B5
         clock = windows.valid.sum(1).reshape(-1, 4)[:, -1:]
         return (phi * 0.5 - 0.1 * np.broadcast_to(clock, (len(clock), 4)).ravel()).astype(np.float32)
 
@@ -151,7 +151,7 @@ def test_a_clock_shared_by_all_worlds_is_a_leak(rollouts):
             return super().__call__(windows) if len(windows) % 4 == 0 else HashPotential.__call__(self, windows)
 
     assert certificate.no_leak(HashPotential(3), rollouts[0], 0).passed
-    assert not certificate.no_leak(Shared(last_worlds_clock), rollouts[0], 0).passed
+    assert not certificate.no_leak(Shared(last_envs_clock), rollouts[0], 0).passed
 
 
 def test_a_potential_blind_to_the_present_is_found(sample):
@@ -202,7 +202,7 @@ def test_batch_dependence_is_found(sample, spoil):
 
 
 def test_a_failing_check_is_named(dataset):
-    found = certify(Faulty(lambda windows, phi: phi + np.float32(0.5)), dataset, worlds=4, steps=20)
+    found = certify(Faulty(lambda windows, phi: phi + np.float32(0.5)), dataset, num_envs=4, steps=20)
     assert not found.passed
     assert "finite" in found.summary()
 
@@ -218,7 +218,7 @@ def test_what_is_not_a_number_passes_no_sum(rollouts):
 
 
 def test_checks_that_a_flat_potential_cannot_be_put_to_are_named(dataset):
-    found = certify(Faulty(lambda windows, phi: np.zeros_like(phi)), dataset, worlds=4, steps=20)
+    found = certify(Faulty(lambda windows, phi: np.zeros_like(phi)), dataset, num_envs=4, steps=20)
     assert found.passed
     assert found.summary() == "6 of 6 checks of form hold (not applicable: present, units)"
     assert "one value" in found.to_json()["not_applicable"]["units"]

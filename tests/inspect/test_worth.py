@@ -28,7 +28,7 @@ def nearness(views: np.ndarray) -> np.ndarray:
     return -np.where(np.isin(views[..., 0], (5, 6, 7)), away, 20).min(axis=(1, 2))
 
 
-def test_the_true_value_of_a_toy_world_scores_one_and_its_opposite_minus_one():
+def test_the_true_value_of_a_toy_env_scores_one_and_its_opposite_minus_one():
     values = toy.optimal_values(toy.table("Toy-Grid"), worth.GAMMA).max(1)
     for sign in (1, -1):
         known = sign * values

@@ -1,4 +1,4 @@
-"""Finished label runs of scripted models, small, on worlds with pictures."""
+"""Finished label runs of scripted models, small, on envs with pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bkrl.data.writer import DatasetWriter
 from bkrl.labelers import code, goals, preferences, quality
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.labelers.config import LabelConfig
-from bkrl.labelers.material import world_card
+from bkrl.labelers.material import env_card
 from bkrl.runs.record import Run
 from tests.experience import Config
 from tests.labelers.scripted import Script, asker
@@ -28,7 +28,7 @@ def babyai(path: Path, episodes: int = 6, length: int = 30) -> Dataset:
     """Views of a nearly empty room, whose captions nearly all differ."""
     rng = np.random.default_rng(1)
     run = Run.create(path, stage="collect", config=Config())
-    actions = envs.world(BABYAI).action_names
+    actions = envs.env_spec(BABYAI).action_names
     writer = DatasetWriter(run, env_id=BABYAI, obs_shape=(7, 7, 3), action_names=actions, info={"language": "en"})
     caption = envs.captioner(BABYAI)
     for episode in range(episodes):
@@ -80,20 +80,20 @@ def finish(
 
 
 def pref_run(path: Path, dataset: Dataset, script: Script, pairs: int, swap: str = "none", votes: int = 1) -> Path:
-    world = world_card(dataset.env_id)
+    card = env_card(dataset.env_id)
     drawn = preferences.draw_pairs(dataset, pairs, 3, seed=0)
     questions = preferences.questions_of(dataset, drawn, swap, votes)  # type: ignore[arg-type]
-    answers = preferences.ask_pairs(asker(script), dataset, world, drawn, questions, Sampling())
+    answers = preferences.ask_pairs(asker(script), dataset, card, drawn, questions, Sampling())
     responses = Responses()
     table = preferences.rows(drawn, questions, answers, responses)
-    facts = quality.of_pairs(dataset, world, table, responses.rows, by_rules=False)
+    facts = quality.of_pairs(dataset, card, table, responses.rows, by_rules=False)
     return finish(path, dataset, "pref", table, responses, facts)
 
 
 def goal_run(path: Path, dataset: Dataset, script: Script, queries: int) -> Path:
-    world = world_card(dataset.env_id)
+    card = env_card(dataset.env_id)
     drawn = goals.draw_queries(dataset, queries, 2, 0)
-    answers = goals.ask_goals(asker(script), dataset, world, drawn, 1, Sampling())
+    answers = goals.ask_goals(asker(script), dataset, card, drawn, 1, Sampling())
     responses = Responses()
     table = goals.rows(dataset, drawn, answers, responses)
     return finish(path, dataset, "goal", table, responses, quality.of_goals(table, responses.rows))
@@ -104,7 +104,7 @@ def code_run(path: Path, dataset: Dataset, script: Script, check: code.Checker, 
     candidates = code.write_programs(
         asker(script),
         dataset,
-        world_card(dataset.env_id),
+        env_card(dataset.env_id),
         "LAYOUT",
         validation,
         check,

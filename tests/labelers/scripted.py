@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bkrl.labelers.material import WorldCard
+from bkrl.labelers.material import EnvCard
 from bkrl.llm.protocol import Reply, Request
 from bkrl.llm.session import AskSession
 
-WORLD = WorldCard("Toy", "other", ("a", "b"))
+CARD = EnvCard("Toy", "other", ("a", "b"))
 Script = Callable[[Request], "str | Reply"]
 
 

@@ -21,7 +21,7 @@ from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.text.prompts import quote
 from tests.experience import write_dataset
-from tests.labelers.scripted import WORLD, Scripted, asker
+from tests.labelers.scripted import CARD, Scripted, asker
 
 BODY = "def potential(observations, actions, valid):\n    return {}\n"
 GOOD = f"```python\n{BODY}```"
@@ -53,7 +53,7 @@ def converse(  # type: ignore[no-untyped-def]
     candidates = code.write_programs(
         asks,
         dataset,
-        WORLD,
+        CARD,
         "LAYOUT",
         validation,
         code.checker(dataset) if outcome is None else pretend,
@@ -117,10 +117,10 @@ def test_what_is_measured_is_never_shown(dataset: Dataset) -> None:
     assert (validation.successes & validation.measured).sum() >= code.LEAST_SUCCESSES
     values = np.arange(len(validation.rows)) * 1.0
     told = code.Checked(values, {})
-    feedback = code.feedback_on(WORLD, dataset, validation, told)[0][1]
+    feedback = code.feedback_on(CARD, dataset, validation, told)[0][1]
     assert f"On {validation.shown.sum()} situations" in feedback
     other = np.where(validation.measured, -values, values)
-    assert code.feedback_on(WORLD, dataset, validation, code.Checked(other, {}))[0][1] == feedback
+    assert code.feedback_on(CARD, dataset, validation, code.Checked(other, {}))[0][1] == feedback
     assert code.measure(validation, other) != code.measure(validation, values)
 
 
@@ -224,7 +224,7 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
         candidates = code.write_programs(
             AskSession(backend, store, AskPolicy(deadline=1.5, first_by_itself=False)),
             dataset,
-            WORLD,
+            CARD,
             "LAYOUT",
             code.validation_set(dataset, 5, seed=0),
             check,

@@ -14,7 +14,7 @@ from bkrl.labelers import goals
 from bkrl.labelers.asking import Responses, Sampling
 from bkrl.llm.protocol import Request
 from tests.experience import write_dataset
-from tests.labelers.scripted import WORLD, asker
+from tests.labelers.scripted import CARD, asker
 
 SAME = [
     ("Go to the red ball", "go to a red ball."),
@@ -49,7 +49,7 @@ def test_every_suggestion_can_be_followed_to_its_reply_and_words(tmp_path: Path)
     write_dataset(tmp_path / "d", lengths=(40, 30), shape=(4,))
     dataset = Dataset.open(tmp_path / "d")
     queries = goals.draw_queries(dataset, 2, 7, 0)
-    told = [goals.request(dataset, WORLD, query, Sampling()).messages[1] for query in queries]
+    told = [goals.request(dataset, CARD, query, Sampling()).messages[1] for query in queries]
     said = {
         (0, 0): ["Go to the ball", "sleep"],
         (0, 1): ["go to a ball", "open the box", "open boxes"],
@@ -60,7 +60,7 @@ def test_every_suggestion_can_be_followed_to_its_reply_and_words(tmp_path: Path)
     def script(request: Request) -> str:
         return json.dumps({"goals": said[told.index(request.messages[1]), request.sample]})
 
-    answers = goals.ask_goals(asker(script), dataset, WORLD, queries, 2, Sampling())
+    answers = goals.ask_goals(asker(script), dataset, CARD, queries, 2, Sampling())
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)
     found = [(row["query_id"], row["goal_id"], row["goal"], row["said"], row["request_ids"]) for row in table]

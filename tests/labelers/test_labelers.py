@@ -17,7 +17,7 @@ from bkrl.labelers.material import draw_segments, return_to_go, segment_text
 from bkrl.labelers.preferences import Pair, Question
 from bkrl.llm.protocol import Exchange, Fault, Message, Reply, Request
 from tests.experience import write_dataset
-from tests.labelers.scripted import WORLD, asker
+from tests.labelers.scripted import CARD, asker
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_swapped_questions_are_answered_in_terms_of_the_pair(dataset: Dataset) -
     questions = preferences.questions_of(dataset, pairs, "both", 2)
     assert questions == [Question(0, swapped, sample) for swapped in (False, True) for sample in (0, 1)]
     always_first = preferences.ask_pairs(
-        asker(lambda request: '{"choice": "A"}'), dataset, WORLD, pairs, questions, Sampling()
+        asker(lambda request: '{"choice": "A"}'), dataset, CARD, pairs, questions, Sampling()
     )
     table = preferences.rows(pairs, questions, always_first, Responses())
     assert (table[0]["votes_a"], table[0]["votes_b"], table[0]["label"]) == (2, 2, 0.5)
@@ -64,7 +64,7 @@ def test_a_consistent_judge_gives_the_same_answer_in_both_orders(dataset: Datase
         a, b = (part.count("caption 1") + part.count("does b") for part in request.messages[1].text.split("End of")[:2])
         return '{"choice": "%s"}' % ("tie" if a == b else "A" if a > b else "B")
 
-    answers = preferences.ask_pairs(asker(judge), dataset, WORLD, pairs, questions, Sampling())
+    answers = preferences.ask_pairs(asker(judge), dataset, CARD, pairs, questions, Sampling())
     table = preferences.rows(pairs, questions, answers, Responses())
     decided = [row for row in table if row["label"] in (0.0, 1.0)]
     assert len(decided) > 10
@@ -80,7 +80,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_is_no_lab
         return "hmm" if first or "caption 1" not in request.messages[1].text.split("\n")[1] else '{"choice": "B"}'
 
     asks = asker(stubborn_once)
-    answers = preferences.ask_pairs(asks, dataset, WORLD, pairs, questions, Sampling())
+    answers = preferences.ask_pairs(asks, dataset, CARD, pairs, questions, Sampling())
     responses = Responses()
     table = preferences.rows(pairs, questions, answers, responses)
     assert sorted(row["status"] for row in table) == ["labelled", "unparsed"]
@@ -101,7 +101,7 @@ def test_refusals_and_failures_carry_no_label(dataset: Dataset) -> None:
             raise Fault("item", "context length")
         return Reply("", "refused")
 
-    answers = preferences.ask_pairs(asker(script), dataset, WORLD, pairs, questions, Sampling())
+    answers = preferences.ask_pairs(asker(script), dataset, CARD, pairs, questions, Sampling())
     table = preferences.rows(pairs, questions, answers, Responses())
     assert sorted(row["status"] for row in table) == ["failed", "refused"]
     assert [row["label"] for row in table] == [None, None]
@@ -109,10 +109,10 @@ def test_refusals_and_failures_carry_no_label(dataset: Dataset) -> None:
 
 def test_goals_are_one_library_without_repetitions(dataset: Dataset) -> None:
     replies = ['{"goals": ["Go to the ball", "sleep"]}', '{"goals": ["go to a ball"]}', "no", '["sleep"]']
-    told = {goals.request(dataset, WORLD, s, Sampling()).messages[1]: s for s in goals.draw_queries(dataset, 40, 3, 0)}
+    told = {goals.request(dataset, CARD, s, Sampling()).messages[1]: s for s in goals.draw_queries(dataset, 40, 3, 0)}
     prompts, queries = list(told)[:4], list(told.values())[:4]
     answers = goals.ask_goals(
-        asker(lambda request: replies[prompts.index(request.messages[1])]), dataset, WORLD, queries, 1, Sampling()
+        asker(lambda request: replies[prompts.index(request.messages[1])]), dataset, CARD, queries, 1, Sampling()
     )
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)

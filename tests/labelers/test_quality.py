@@ -10,10 +10,10 @@ from bkrl.data.dataset import Dataset
 from bkrl.labelers import goals, preferences, quality
 from bkrl.labelers.agreement import share
 from bkrl.labelers.asking import Responses, Sampling
-from bkrl.labelers.material import WorldCard, return_to_go
+from bkrl.labelers.material import EnvCard, return_to_go
 from bkrl.llm.protocol import Reply, Request
 from tests.experience import write_dataset
-from tests.labelers.scripted import WORLD, Script, asker
+from tests.labelers.scripted import CARD, Script, asker
 
 PAIRS = 12
 Said = dict[tuple[int, bool, int], str]
@@ -30,7 +30,7 @@ def label(dataset: Dataset, said: Said, swap: str = "both", votes: int = 1):  # 
     pairs = preferences.draw_pairs(dataset, PAIRS, 7, seed=0)
     questions = preferences.questions_of(dataset, pairs, swap, votes)  # type: ignore[arg-type]
     told = {
-        (preferences.request(dataset, WORLD, pairs[q.pair], q, Sampling()).messages[-1], q.sample): q for q in questions
+        (preferences.request(dataset, CARD, pairs[q.pair], q, Sampling()).messages[-1], q.sample): q for q in questions
     }
     assert len(told) == len(questions) == PAIRS * votes * (2 if swap == "both" else 1)
 
@@ -43,10 +43,10 @@ def label(dataset: Dataset, said: Said, swap: str = "both", votes: int = 1):  # 
 
 
 def ask(dataset: Dataset, pairs, questions, script: Script):  # type: ignore[no-untyped-def]
-    answers = preferences.ask_pairs(asker(script), dataset, WORLD, pairs, questions, Sampling())
+    answers = preferences.ask_pairs(asker(script), dataset, CARD, pairs, questions, Sampling())
     responses = Responses()
     table = preferences.rows(pairs, questions, answers, responses)
-    return table, responses.rows, quality.of_pairs(dataset, WORLD, table, responses.rows, by_rules=False)
+    return table, responses.rows, quality.of_pairs(dataset, CARD, table, responses.rows, by_rules=False)
 
 
 def test_an_answer_that_follows_the_position_is_told_from_one_that_does_not(dataset: Dataset) -> None:
@@ -129,17 +129,17 @@ def test_a_second_opinion_costs_nothing_and_needs_words_it_knows(tmp_path: Path)
         "a_episode_id": 0, "a_start": 0, "b_episode_id": 1, "b_start": 0, "length": 2, "label": 1.0,
         "status": "labelled", "votes_a": 1, "votes_b": 0, "votes_tie": 0, "votes_invalid": 0, "request_ids": [],
     }  # fmt: skip
-    world = WorldCard(env_id, "babyai", ("left", "right"))
-    assert quality.rules_choice(dataset, world, row) is None, "'caption 0' means nothing to it"
-    assert quality.of_pairs(dataset, world, [row], [], by_rules=False)["agreement_with_rules"]["n"] == 0
+    card = EnvCard(env_id, "babyai", ("left", "right"))
+    assert quality.rules_choice(dataset, card, row) is None, "'caption 0' means nothing to it"
+    assert quality.of_pairs(dataset, card, [row], [], by_rules=False)["agreement_with_rules"]["n"] == 0
 
 
 def test_goals_from_the_tables(dataset: Dataset) -> None:
     replies = ['{"goals": ["Go to the ball", "sleep"]}', "no", '{"goals": ["go to a ball"]}']
     queries = goals.draw_queries(dataset, 3, 3, 0)
-    told = [goals.request(dataset, WORLD, query, Sampling()).messages[1] for query in queries]
+    told = [goals.request(dataset, CARD, query, Sampling()).messages[1] for query in queries]
     answers = goals.ask_goals(
-        asker(lambda request: replies[told.index(request.messages[1])]), dataset, WORLD, queries, 1, Sampling()
+        asker(lambda request: replies[told.index(request.messages[1])]), dataset, CARD, queries, 1, Sampling()
     )
     responses = Responses()
     table = goals.rows(dataset, queries, answers, responses)

@@ -336,7 +336,7 @@ def test_metrics_that_a_checkpoint_counts_are_on_the_disk_and_missed_when_gone(
 
 @pytest.mark.parametrize("lost", ["killed before the checkpoint", "the checkpoint is damaged"])
 def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lost: str) -> None:
-    """Worlds that cannot be saved go on in another way, where the evaluation that was the best may never be."""
+    """Envs that cannot be saved go on in another way, where the evaluation that was the best may never be."""
     run = Run.create(tmp_path / "run", stage="train-rs", config=PPOConfig())
     best = run.file("policy-best.json")
 
@@ -425,7 +425,7 @@ def test_generators_of_another_kind_of_device_begin_anew() -> None:
 
 
 def test_the_checkpoint_matters(tmp_path: Path) -> None:
-    """The equality above is no accident: without the worlds' state the continuation differs."""
+    """The equality above is no accident: without the envs' state the continuation differs."""
     go(tmp_path / "whole")
     go(tmp_path / "stopped", 448)
     for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):

@@ -10,13 +10,13 @@ import torch
 from bkrl.agents.build import new_agent
 from bkrl.agents.play import play
 from bkrl.core.config import PPOConfig
-from bkrl.envs import World
+from bkrl.envs import EnvSpec
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import EnvReward
 
 DELAY = 3
-RECALL = World("Recall", "toy", (1,), ("left", "right"), DELAY + 1, "", "the last action is the cue")
+RECALL = EnvSpec("Recall", "toy", (1,), ("left", "right"), DELAY + 1, "", "the last action is the cue")
 
 
 class Recall(gym.Env):

@@ -1,4 +1,4 @@
-"""PPO as a whole: it solves worlds whose answer is known, and its parts keep their promises."""
+"""PPO as a whole: it solves envs whose answer is known, and its parts keep their promises."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_ppo(env_id: str, seed: int = 0, steps: int = 40_000, streams=None, conf
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("env_id", ["Toy-Chain", "Toy-TwoExits", "Toy-Grid", "Toy-Endless"])
-def test_solves_toy_worlds(env_id: str, seed: int) -> None:
+def test_solves_toy_envs(env_id: str, seed: int) -> None:
     torch.set_num_threads(1)
     ppo = make_ppo(env_id, seed, steps=30_000 if env_id == "Toy-Grid" else 20_000)
     while not ppo.done:

@@ -8,7 +8,7 @@ import torch
 
 from bkrl.agents.q import QAgent, q_network
 from bkrl.data.views import Views
-from bkrl.envs import family, make_vec, world
+from bkrl.envs import env_spec, family, make_vec
 from bkrl.learn.pqn import PQN, RectifiedAdam, q_lambda_targets
 from bkrl.learn.settings import PQNConfig
 from bkrl.rewards.streams import EnvReward
@@ -71,7 +71,7 @@ def test_rectified_adam_steps_as_radam_does_once_the_variance_is_known():
 
 
 def agent(env_id="Toy-TwoExits", **settings):
-    facts = world(env_id)
+    facts = env_spec(env_id)
     network = q_network(
         family(facts.family).symbols(facts.obs_shape),
         len(facts.action_names),

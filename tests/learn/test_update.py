@@ -182,7 +182,7 @@ READERS = {"recurrent": {}, "pieces": {"recurrence": 4}, "film": {"recurrence": 
 
 
 def reader(name: str, **changes: float) -> PPO:
-    """PPO with an agent that reads missions, in a world whose missions change; episodes of at most 5 steps."""
+    """PPO with an agent that reads missions, in an env whose missions change; episodes of at most 5 steps."""
     torch.set_num_threads(1)
     envs = make_vec("BabyAI-MixedTrainLocal-v0", 4, max_steps=5)
     network = {"pieces": "recurrent"}.get(name, name)

@@ -26,7 +26,7 @@ from bkrl.core.files import read_table
 from bkrl.data.schema import PREFERENCES, RESPONSES
 from bkrl.runs.record import Run
 from tests.commands import Started
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm.fault_server import FaultServer, Plan, truth
 
 UNREADABLE = ("reset_mid", "short_body", "truncated_json", "empty_choices", "null_choices", "not_utf8", "empty_body")
@@ -83,7 +83,7 @@ def plan(rate: float, seed: int) -> Plan:
 
 def trial(folder: Path, labels: int, kills: int, rate: float, seed: int) -> Outcome:
     """Label once undisturbed and once through faults and kills, in `folder`, and compare."""
-    dataset = write_world(folder / "data", "BabyAI-Text-GoToLocal-Pretraining-S20", episodes=120, length=40)
+    dataset = write_env(folder / "data", "BabyAI-Text-GoToLocal-Pretraining-S20", episodes=120, length=40)
     with FaultServer(latency=LATENCY) as calm:
         started = time.monotonic()
         _finished(_start(dataset, folder / "calm", calm, labels))

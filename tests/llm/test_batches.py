@@ -18,7 +18,7 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.llm import batches
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm.fault_server import FaultServer
 
 PRICES = '[[price]]\nmodel = "m"\ninput = 1000\noutput = 10000\nbatch = 0.5\n'
@@ -71,7 +71,7 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("data") / "babyai", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    return write_env(tmp_path_factory.mktemp("data") / "babyai", "BabyAI-Text-GoToLocal-Pretraining-S20")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from bkrl.core.files import read_table
 from bkrl.data.schema import CHOICES
 from bkrl.runs.record import Run
 from tests.commands import Started
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm import tiny_gguf
 
 TABLES = ("choices.parquet", "preferences.parquet", "responses.parquet")
@@ -24,7 +24,7 @@ TABLES = ("choices.parquet", "preferences.parquet", "responses.parquet")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The command that asks, but for its cache and its run."""
     root = tmp_path_factory.mktemp("closed")
-    data = write_world(root / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    data = write_env(root / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     model = tiny_gguf.build(root / "models" / "tiny", "llama", positions=8192)
     return ["label", data, "--llm", f"hf:{model}", "--ask", "closed", "--prompt", "bare", "--length", 2]
 

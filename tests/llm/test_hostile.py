@@ -15,7 +15,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.protocol import Exchange, Message, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm.fault_server import QUICK, FaultServer
 
 FEW = replace(QUICK, attempts=3)
@@ -117,7 +117,7 @@ def test_a_kept_reply_with_one_flipped_bit_is_named_and_asked_for_again(
     server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    dataset = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     words = ["--cache", "cache", "--llm", "openai:m", "--num", "8"]
     assert cli.run_command(["label", str(dataset), "--out", "one", *words]) == 0
     assert "was changed" not in "".join(capfd.readouterr())

@@ -11,7 +11,7 @@ import pytest
 from bkrl.labelers.answers import parse_choice, parse_goals, parse_program
 from bkrl.labelers.code import code_prompt
 from bkrl.labelers.goals import goal_prompt
-from bkrl.labelers.material import SegmentText, WorldCard
+from bkrl.labelers.material import EnvCard, SegmentText
 from bkrl.labelers.preferences import pair_prompt
 from bkrl.llm import open_backend
 from bkrl.llm.protocol import Fault, Message, Request
@@ -19,14 +19,14 @@ from bkrl.llm.rules import answer, babyai, crafter
 from bkrl.llm.rules.babyai import Thing
 from bkrl.llm.rules.segment import Segment
 
-BABYAI = WorldCard("BabyAI-X", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
-CRAFTER = WorldCard("Crafter-X", "crafter", ("noop", "move_left", "do"))
+BABYAI = EnvCard("BabyAI-X", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
+CRAFTER = EnvCard("Crafter-X", "crafter", ("noop", "move_left", "do"))
 
 
-def prefer(world: WorldCard, a: SegmentText, b: SegmentText) -> str:
+def prefer(card: EnvCard, a: SegmentText, b: SegmentText) -> str:
     """What the annotator says; the swapped question must be answered consistently."""
-    there = parse_choice(answer([text for _, text in pair_prompt(world, a, b)]))
-    back = parse_choice(answer([text for _, text in pair_prompt(world, b, a)]))
+    there = parse_choice(answer([text for _, text in pair_prompt(card, a, b)]))
+    back = parse_choice(answer([text for _, text in pair_prompt(card, b, a)]))
     assert {"A": "B", "B": "A", "tie": "tie"}[str(there)] == back
     return str(there)
 
@@ -108,14 +108,14 @@ def test_babyai_goals_name_what_is_in_view_and_no_numbers() -> None:
 def test_a_locked_door_is_to_be_unlocked_where_a_key_is_carried_and_what_was_done_is_said() -> None:
     before = "You see a locked blue door 1 step left."
     after = f"You carry a blue key. {before}"
-    world = replace(BABYAI, memory=("keys_picked_up",))
+    card = replace(BABYAI, memory=("keys_picked_up",))
     for caption, done, wanted in (
         (after, ("nothing", "keys_picked_up 1"), "unlock the blue door"),
         (before, ("nothing", "nothing"), "open the blue door"),
         (after, (), "open the blue door"),  # labels made without memory stay as they were
     ):
         segment = SegmentText((caption, caption), ("left",), done=done)
-        assert wanted in parse_goals(answer([text for _, text in goal_prompt(world, segment)]))
+        assert wanted in parse_goals(answer([text for _, text in goal_prompt(card, segment)]))
 
 
 def state(see: str = "grass 1 step up", face: str = "grass", carry: str = "nothing", vitals: str = "9999") -> str:
@@ -223,10 +223,10 @@ def test_it_is_honest_and_knows_its_limits() -> None:
 
 
 def test_captions_it_cannot_read_are_refused_not_judged() -> None:
-    for world, caption in ((BABYAI, "Tu vois une balle rouge 2 pas devant."), (CRAFTER, "Une prairie.")):
+    for card, caption in ((BABYAI, "Tu vois une balle rouge 2 pas devant."), (CRAFTER, "Une prairie.")):
         french = SegmentText((caption,) * 2, ("left",))
         with pytest.raises(Fault, match="English captions only"):
-            answer([text for _, text in pair_prompt(world, french, french)])
+            answer([text for _, text in pair_prompt(card, french, french)])
 
 
 LOCKED = "You see a locked yellow door 2 steps right and 3 steps forward."

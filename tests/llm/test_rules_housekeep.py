@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import family, make_vec, world
+from bkrl.envs import card, family, make_vec
 from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import votes, words
 from bkrl.labelers.example import example_prompt
@@ -77,7 +77,7 @@ def test_carrying_things_where_they_belong_is_better():
         housekeep.judge(Segment(("Hello.", "Hello."), ("turn left",)))
 
 
-def test_captions_of_the_world_are_understood():
+def test_captions_of_the_env_are_understood():
     envs, rng = make_vec(f"{TASK}@control=high", 2), np.random.default_rng(2)
     symbols, _ = envs.reset(seed=2)
     seen = [symbols]
@@ -101,7 +101,7 @@ def test_its_programs_pass_the_check_and_know_what_is_right():
     exec(programs[0], namespace)  # noqa: S102 - a program of ours
     right, said = namespace["table"](), votes()
     assert right[1:, 1:].shape == (len(said.objects), 126)
-    names = family(world(TASK).family).layout
+    names = family(card(TASK).family).layout
     for o, thing in enumerate(names.things):
         expected = [belongs(thing, place) for place in names.places]
         np.testing.assert_array_equal(right[o + 1, 1:], expected)
@@ -122,7 +122,7 @@ def test_closed_questions_are_answered_in_one_word():
 
 @pytest.mark.parametrize("control", ["low", "high"])
 def test_the_prompt_that_label_sends_is_answered(control):
-    """The world's name was read with the comma after it ("Housekeep,"), and no label could be made."""
+    """The env's name was read with the comma after it ("Housekeep,"), and no label could be made."""
     reply = answer([example_prompt("code", f"{TASK}@control={control}")])
     assert reply.startswith('```python\n"""Things lie where they belong')
 
@@ -135,7 +135,7 @@ def test_the_votes_annotator_answers_by_the_votes_alone():
     namespace: dict = {"np": np}
     exec(programs[2], namespace)  # noqa: S102 - a program of ours
     check_program(programs[2])
-    names, table = family(world(TASK).family).layout, namespace["table"]()
+    names, table = family(card(TASK).family).layout, namespace["table"]()
     expected = [[right[thing, place] for place in names.places] for thing in names.things]
     np.testing.assert_array_equal(table[1:, 1:], expected)
 
@@ -148,7 +148,7 @@ def test_the_votes_annotator_answers_by_the_votes_alone():
     assert known["Housekeep"].goals(Segment((held,), ())) == [f"put the {thing} on the {place}"]
 
 
-def test_the_votes_annotator_says_what_it_is_and_knows_no_other_world():
+def test_the_votes_annotator_says_what_it_is_and_knows_no_other_env():
     backend = open_backend("votes")
     assert backend.facts() == {"annotator": HONESTY}
     assert "truth" in HONESTY

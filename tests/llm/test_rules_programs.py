@@ -11,13 +11,13 @@ from bkrl.data.windows import Windows
 from bkrl.envs.crafter import layout
 from bkrl.labelers.answers import parse_program
 from bkrl.labelers.code import code_prompt
-from bkrl.labelers.material import WorldCard
+from bkrl.labelers.material import EnvCard
 from bkrl.llm.rules import babyai, crafter
 from bkrl.sandbox.pool import Sandbox, probation
 from bkrl.text.prompts import SHIPPED
 
-BABYAI = WorldCard("B", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
-CRAFTER = WorldCard("C", "crafter", ("noop", "move_left", "do"))
+BABYAI = EnvCard("B", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
+CRAFTER = EnvCard("C", "crafter", ("noop", "move_left", "do"))
 LAYOUT = SHIPPED.piece("layout_crafter", layout=layout)
 PROMPTS = {
     "babyai": code_prompt(BABYAI, SHIPPED.piece("layout_babyai"), 5, [])[0][1],

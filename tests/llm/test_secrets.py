@@ -15,7 +15,7 @@ from bkrl.cli import main as cli
 from bkrl.core.files import read_table
 from bkrl.llm.faults import Secrets
 from bkrl.llm.store import Store
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm.conftest import CANARY
 from tests.llm.fault_server import FaultServer
 
@@ -33,7 +33,7 @@ def test_a_server_that_echoes_every_secret_gets_none_of_them_stored_or_shown(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    dataset = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     logging.getLogger("httpx2").setLevel(logging.INFO)
     monkeypatch.setenv("OPENAI_BASE_URL", server.url.replace("//", f"//{user}"))
     monkeypatch.setenv("OPENAI_API_KEY", 'odd/"key"\\CANARY')
@@ -71,7 +71,7 @@ def test_a_piece_of_a_key_is_not_stored_either(
     monkeypatch.setenv("OPENAI_API_KEY", key)
     server.plan = lambda prompt, attempt: "piece"
     monkeypatch.chdir(tmp_path)
-    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    dataset = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     words = ["--out", "run", "--cache", "cache", "--llm", "openai:m", "--num", "8"]
     assert cli.run_command(["label", str(dataset), *words]) == 0
     rows = read_table(tmp_path / "run" / "responses.parquet").to_pylist()
@@ -105,7 +105,7 @@ def test_a_planted_key_is_in_no_file_log_traceback_or_manifest(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    dataset = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    dataset = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     prices = tmp_path / "prices.toml"
     prices.write_text('[[price]]\nmodel = "m"\ninput = 1000\noutput = 10000\n')
     for logger in ("", "openai", "httpx2", "httpcore2", "httpx", "httpcore", "asyncio"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.core.errors import RunFailed
-from bkrl.labelers.material import SegmentText, world_card
+from bkrl.labelers.material import SegmentText, env_card
 from bkrl.llm import open_backend
 from bkrl.llm.budget import Budget
 from bkrl.llm.policy import AskPolicy
@@ -185,9 +185,9 @@ def test_an_hour_without_questions_is_not_an_hour_without_replies(
 
 
 def test_the_rules_annotator_answers_while_nobody_waits() -> None:
-    world = world_card("BabyAI-Text-GoToLocal-RedBall-S20")
+    card = env_card("BabyAI-Text-GoToLocal-RedBall-S20")
     captions = ("You see a red ball 2 steps forward", "You see a red ball 1 step forward")
-    turns = SHIPPED.render("goal", world=world, segment=SegmentText(captions, ("forward",)))
+    turns = SHIPPED.render("goal", world=card, segment=SegmentText(captions, ("forward",)))
     asked = Request(tuple(Message(role, text) for role, text in turns))
     with AskSession(open_backend("rules")) as session:
         session.submit([asked])

@@ -16,7 +16,7 @@ from bkrl.agents.protocol import Agent
 from bkrl.agents.random import RandomAgent
 from bkrl.core.config import EvaluateConfig, HardwareConfig
 from bkrl.core.reporter import Reporter
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.learn import loop
 from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig, find_method
@@ -70,7 +70,7 @@ def test_published_agents_beat_chance_by_a_fifth_of_the_episodes(alg: str) -> No
     def success(agent: Agent) -> float:
         return float(np.mean([one.success for one in play(agent, make_vec(env, 100), 500, seed=1000)]))
 
-    facts = world(env)
+    facts = env_spec(env)
     chance = success(RandomAgent(facts.env_id, facts.family, facts.action_names))
     recent: deque[float] = deque(maxlen=5)  # one good rollout may be luck, or an update may spoil what came of it
     while not learner.done and not (len(recent) == 5 and np.mean(recent) > 0.95):

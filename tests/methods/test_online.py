@@ -14,10 +14,10 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.partition import partition
 from bkrl.data.windows import Windows
-from bkrl.envs import captioner, world
+from bkrl.envs import captioner, env_spec
 from bkrl.labelers.asking import Sampling
 from bkrl.labelers.live import ACCEPTED, LiveComparisons
-from bkrl.labelers.material import world_card
+from bkrl.labelers.material import env_card
 from bkrl.llm import open_backend
 from bkrl.llm.protocol import Reply, request_content, request_key
 from bkrl.llm.session import AskSession
@@ -131,7 +131,7 @@ class Answers:
 
 def live(session, wait=False):
     return LiveComparisons(
-        session, world_card(ENV), captioner(ENV), world(ENV).obs_shape,
+        session, env_card(ENV), captioner(ENV), env_spec(ENV).obs_shape,
         length=2, count=4, sampling=Sampling(), seed=1, wait=wait,
     )  # fmt: skip
 
@@ -155,7 +155,7 @@ def test_what_is_offered_ends_after_an_action_in_the_true_last_view_too():
         np.array([3]), np.array([[99]], np.uint8),
     )  # fmt: skip
     asked: Any = LiveComparisons(
-        AskSession(Answers()), world_card("Toy-Grid"), captioner("Toy-Grid"), (1,), length=1, count=1,
+        AskSession(Answers()), env_card("Toy-Grid"), captioner("Toy-Grid"), (1,), length=1, count=1,
         sampling=Sampling(), seed=1,
     )  # fmt: skip
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""Random rollouts with every kind of end, and the worlds they were cut from."""
+"""Random rollouts with every kind of end, and the envs they were cut from."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def history(rollout: Rollout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def random_rollouts(
-    seed: int, horizon: int, steps: int, worlds: int, end_rate: float, count: int = 2, shape: tuple[int, ...] = (2,)
+    seed: int, horizon: int, steps: int, num_envs: int, end_rate: float, count: int = 2, shape: tuple[int, ...] = (2,)
 ) -> list[Rollout]:
     """`count` consecutive rollouts of the same envs, history carried from one into the next."""
     rng = np.random.default_rng(seed)
     total = horizon + count * steps
-    observations = rng.integers(1, 6, (total + 1, worlds, *shape)).astype(np.uint8)
-    actions = rng.integers(0, 4, (total, worlds)).astype(np.int64)
-    ended = rng.random((total, worlds)) < end_rate
+    observations = rng.integers(1, 6, (total + 1, num_envs, *shape)).astype(np.uint8)
+    actions = rng.integers(0, 4, (total, num_envs)).astype(np.int64)
+    ended = rng.random((total, num_envs)) < end_rate
     ended[:horizon] = False
-    ages = np.zeros((total + 1, worlds), np.int32)
+    ages = np.zeros((total + 1, num_envs), np.int32)
     for t in range(total):
         ages[t + 1] = np.where(ended[t], 0, ages[t] + 1)
     # nothing is known of what came before the first row, so episodes begin at the latest there
     truncated = ended & (rng.random(ended.shape) < 0.5)
-    finals = rng.integers(1, 6, (total, worlds, *shape)).astype(np.uint8)
+    finals = rng.integers(1, 6, (total, num_envs, *shape)).astype(np.uint8)
     rollouts = []
     for start in range(horizon, total, steps):
         part = slice(start, start + steps)
@@ -67,7 +67,7 @@ def random_rollouts(
                 observations[start - horizon : start + steps + 1],
                 actions[start - horizon : start + steps],
                 ages[start : start + steps + 1],
-                rng.normal(size=(steps, worlds)).astype(np.float32),
+                rng.normal(size=(steps, num_envs)).astype(np.float32),
                 (ended & ~truncated)[part],
                 truncated[part],
                 index.astype(np.int64),

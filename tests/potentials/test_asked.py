@@ -12,7 +12,7 @@ import bkrl
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
-from bkrl.envs import family, memory_of, world
+from bkrl.envs import env_spec, family, memory_of
 from bkrl.envs.crafter.layout import CELL, INDEX
 from bkrl.envs.crafter.rules import ACHIEVEMENTS
 from bkrl.labelers.config import LabelConfig
@@ -48,7 +48,7 @@ def program(made: Run) -> CodeRaw:
 def test_varied_rows_have_other_things_and_numbers_and_nothing_impossible_to_read() -> None:
     data = Dataset.open(DATA)
     rows = np.array(data.observations[:2000])
-    symbols = family(world(data.env_id).family).symbols(data.obs_shape, None)
+    symbols = family(env_spec(data.env_id).family).symbols(data.obs_shape, None)
     other = varied(rows, symbols, np.random.default_rng(0))
     sizes = np.array(symbols.sizes)
     counted = sizes > 0

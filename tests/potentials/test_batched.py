@@ -91,20 +91,20 @@ def potential(request) -> Iterator[Scaled]:
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    seed=st.integers(0, 2**31), steps=st.integers(1, 6), worlds=st.integers(1, 3), end_rate=st.floats(0, 0.9),
+    seed=st.integers(0, 2**31), steps=st.integers(1, 6), num_envs=st.integers(1, 3), end_rate=st.floats(0, 0.9),
 )  # fmt: skip
-def test_a_rollout_at_once_is_one_window_after_the_other_bit_for_bit(potential, seed, steps, worlds, end_rate):
-    rollouts = random_rollouts(seed, H, steps, worlds, end_rate, count=3, shape=SHAPE)
+def test_a_rollout_at_once_is_one_window_after_the_other_bit_for_bit(potential, seed, steps, num_envs, end_rate):
+    rollouts = random_rollouts(seed, H, steps, num_envs, end_rate, count=3, shape=SHAPE)
     values = PotentialOfRollout(potential)
-    total, discount = np.zeros(worlds), np.ones(worlds)
+    total, discount = np.zeros(num_envs), np.ones(num_envs)
     start: np.ndarray | None = None
     for rollout in rollouts:
         phi, phi_final = values(rollout)
         assert phi.dtype == phi_final.dtype == np.float32
-        one_by_one = [[one_window(potential, rollout, t, n) for n in range(worlds)] for t in range(steps + 1)]
+        one_by_one = [[one_window(potential, rollout, t, n) for n in range(num_envs)] for t in range(steps + 1)]
         np.testing.assert_array_equal(phi, np.array(one_by_one, np.float32))
         finals = [
-            one_window(potential, rollout, *divmod(int(index), worlds), final)
+            one_window(potential, rollout, *divmod(int(index), num_envs), final)
             for index, final in zip(rollout.final_index, rollout.final_views.symbols, strict=True)
         ]
         np.testing.assert_array_equal(phi_final, np.array(finals, np.float32))
@@ -115,6 +115,6 @@ def test_a_rollout_at_once_is_one_window_after_the_other_bit_for_bit(potential, 
             total += discount * shaping[t]
             discount *= 0.99
             for n in np.flatnonzero(rollout.terminated[t] | rollout.truncated[t]):
-                end = 0.0 if rollout.terminated[t, n] else ends[t * worlds + int(n)]
+                end = 0.0 if rollout.terminated[t, n] else ends[t * num_envs + int(n)]
                 assert total[n] == pytest.approx(discount[n] * end - start[n], abs=1e-5)
                 total[n], discount[n], start[n] = 0.0, 1.0, phi[t + 1, n]

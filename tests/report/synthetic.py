@@ -201,7 +201,7 @@ def evaluate(root: Path, policy: Path, env: str = RED, alg: str = "bk-code") -> 
 
 
 def study(root: Path, seeds: range = range(1, 9), seconds: float = 1.0) -> list[Path]:
-    """PPO, two methods of different worth and a control, on one world, with everything they rest on."""
+    """PPO, two methods of different worth and a control, on one env, with everything they rest on."""
     collect(root)
     for variant in ("pref", "goal", "code"):
         label(root, variant)

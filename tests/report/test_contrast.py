@@ -56,12 +56,12 @@ def test_a_difference_of_means_beside_interquartile_means_is_called_so(tmp_path:
     assert abs(columns - one.average.estimate) > 0.02
     assert table(one, 0.8)[0][3] == "A − B, of means"
     assert any(note.startswith("What stands under A and B are interquartile means") for note in one.notes)
-    shown = values(found, problems)["worlds"][0]
+    shown = values(found, problems)["envs"][0]
     assert (shown["difference_of"], shown["a"]["centre"]) == ("means", "interquartile mean")
     few = [str(next((tmp_path / alg).glob("*-s2"))) for alg in ("rnd", "ppo")]
     (found, problems) = contrast(*few, 0.8)
     assert not any("interquartile" in note for note in found[0].notes)
-    assert values(found, problems)["worlds"][0]["a"]["centre"] == "mean"
+    assert values(found, problems)["envs"][0]["a"]["centre"] == "mean"
     ((one,), _) = contrast(a, few[1], 0.8)
     assert any(note.startswith("What stands under A is an interquartile mean (") for note in one.notes)
 
@@ -81,7 +81,7 @@ def test_means_over_few_datasets_are_called_means_and_have_no_made_up_interval(t
     assert (one.a.n, one.a.final.method) == (6, "t")
     assert table(one, 0.8)[1][3][3] == "1.00 (no interval)"
     assert any(note.startswith("What stands under B is an interquartile mean (") for note in one.notes)
-    assert [values(found, problems)["worlds"][0][side]["centre"] for side in "ab"] == ["mean", "interquartile mean"]
+    assert [values(found, problems)["envs"][0][side]["centre"] for side in "ab"] == ["mean", "interquartile mean"]
 
 
 def test_two_runs_have_no_interval(folder: Path):
@@ -128,8 +128,8 @@ def test_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert (one.a.n, one.b.n) == (2, 6)
 
 
-def test_worlds_are_never_mixed(folder: Path):
-    with pytest.raises(UsageError, match="different worlds are never compared"):
+def test_envs_are_never_mixed(folder: Path):
+    with pytest.raises(UsageError, match="different envs are never compared"):
         contrast(str(folder / "elsewhere"), str(folder / "ppo"), 0.8)
 
 
@@ -180,7 +180,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
     told = json.loads(capsys.readouterr().out)
     ((one,), problems) = contrast(f"{folder}/rnd", f"{folder}/ppo", 0.8)
     assert told == json.loads(json.dumps(values([one], problems)))
-    assert told["worlds"][0]["ratio"]["high"] < 0.5
+    assert told["envs"][0]["ratio"]["high"] < 0.5
     assert run_command(["compare", f"{folder}/rnd", f"{folder}/ppo"]) == 0
     assert "at most half the steps" in capsys.readouterr().out
     assert run_command(["compare", f"{folder}/rnd", f"{folder}/elsewhere"]) == 2

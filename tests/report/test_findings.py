@@ -136,7 +136,7 @@ def test_a_sentence_and_its_table_say_the_same_of_what_was_seen():
     assert any("bk-pref was faster as far as seen than plain PPO" in one.text for one in found if one.tone == "open")
 
 
-def test_worlds_without_a_method_do_not_count_for_the_headline():
+def test_envs_without_a_method_do_not_count_for_the_headline():
     trained = (
         runs("ppo", 600) + runs("bk-code", 200) + runs("ppo", 600, 2, env="Other") + runs("rnd", 200, 2, env="Other")
     )
@@ -203,10 +203,10 @@ def test_few_seeds(n: int, word: str):
     assert ("a hint, not a result" in headline(judged(trained)[0])) == bool(word)
 
 
-def test_what_holds_of_two_worlds_is_said_once():
+def test_what_holds_of_two_envs_is_said_once():
     trained = [one for env in ("A", "B") for one in runs("ppo", 600, 2, env=env) + runs("rnd", 200, 2, env=env)]
     seeds = [one for one in judged(trained)[1] if "only 2 seeds" in one.text]
-    assert [one.worlds for one in seeds] == [("A", "B")]
+    assert [one.envs for one in seeds] == [("A", "B")]
 
 
 def test_several_draws_of_labels_are_pooled_and_paired_only_where_they_are_crossed_with_seeds():

@@ -55,8 +55,8 @@ def test_a_report_says_it_in_table_sentence_and_picture(tmp_path: Path):
         runs += [train_rs(tmp_path, "bk-code", seed, half=500_000, potential=control, name=f"zero-{seed}")]
     asked = ReportConfig(runs=tuple(runs), out=tmp_path / "report")
     result = report.run(asked, Reporter())
-    (world,) = json.loads(result.file("results.json").read_text())["worlds"]
-    rows = {row["label"]: row for row in world["rows"]}
+    (section,) = json.loads(result.file("results.json").read_text())["envs"]
+    rows = {row["label"]: row for row in section["rows"]}
     assert rows["ppo"]["payback"] is rows["bk-code (zero)"]["payback"] is None
     found, base = rows["bk-code"], rows["ppo"]
     naive = 200_000 / (base["steps"] - found["steps"])
@@ -65,20 +65,20 @@ def test_a_report_says_it_in_table_sentence_and_picture(tmp_path: Path):
     html = re.sub(r"\s+", " ", result.file("report.html").read_text())
     assert f"tasks after which they are paid back: {said}." in html
     assert f"bk-code · pbrs: {said}" in html
-    (curves,) = (one for one in world["curves"] if one["panel"] == "cost")
+    (curves,) = (one for one in section["curves"] if one["panel"] == "cost")
     assert [line["y"][:2] for line in curves["bands"]] == [
         [0.0, 1.0],
         pytest.approx([200_000 / base["steps"], 200_000 / base["steps"] + found["ratio"]["estimate"]]),
     ]
     tuned = report.run(replace(asked, out=tmp_path / "tuned", tuning_steps=300_000), Reporter())
-    (world,) = json.loads(tuned.file("results.json").read_text())["worlds"]
-    (again,) = (row for row in world["rows"] if row["label"] == "bk-code")
+    (section,) = json.loads(tuned.file("results.json").read_text())["envs"]
+    (again,) = (row for row in section["rows"] if row["label"] == "bk-code")
     assert again["payback"]["spent"] == 500_000
     assert again["payback"]["tasks"] == pytest.approx(2.5 * naive)
     assert tuned.facts["identity"] != result.facts["identity"]
 
 
 def test_a_study_says_what_tuning_cost(tmp_path: Path):
-    world = {"name": "w", "algs": ["ppo"], "seeds": [1], "train_rs": {"env": RED}}
-    assert plan({"tuning_steps": 7, "world": [world]}, tmp_path).report.config.tuning_steps == 7
-    assert plan({"world": [world]}, tmp_path).report.config.tuning_steps == 0
+    section = {"name": "w", "algs": ["ppo"], "seeds": [1], "train_rs": {"env": RED}}
+    assert plan({"tuning_steps": 7, "world": [section]}, tmp_path).report.config.tuning_steps == 7
+    assert plan({"world": [section]}, tmp_path).report.config.tuning_steps == 0

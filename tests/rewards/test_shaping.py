@@ -16,7 +16,7 @@ STRUCTURES = given(
     seed=st.integers(0, 2**31),
     horizon=st.integers(0, 4),
     steps=st.integers(1, 9),
-    worlds=st.integers(1, 4),
+    num_envs=st.integers(1, 4),
     end_rate=st.floats(0, 0.9),
     gamma=st.sampled_from([0.9, 0.99, 1.0]),
 )
@@ -45,30 +45,30 @@ def naive_phi(potential: HashPotential, rollout: Rollout, t: int, n: int, final:
 
 
 @STRUCTURES
-def test_shaping_is_the_definition_step_by_step(seed, horizon, steps, worlds, end_rate, gamma):
+def test_shaping_is_the_definition_step_by_step(seed, horizon, steps, num_envs, end_rate, gamma):
     potential = HashPotential(horizon)
-    for rollout in _known_history(random_rollouts(seed, horizon, steps, worlds, end_rate)):
+    for rollout in _known_history(random_rollouts(seed, horizon, steps, num_envs, end_rate)):
         stream = ShapedReward(potential, gamma)
         got = stream.rewards(rollout) - rollout.rewards
         finals = dict(zip(rollout.final_index.tolist(), rollout.final_views.symbols, strict=True))
         for t in range(steps):
-            for n in range(worlds):
+            for n in range(num_envs):
                 here = naive_phi(potential, rollout, t, n)
                 if rollout.terminated[t, n]:
                     there = 0.0
                 elif rollout.truncated[t, n]:
-                    there = naive_phi(potential, rollout, t, n, finals[t * worlds + n])
+                    there = naive_phi(potential, rollout, t, n, finals[t * num_envs + n])
                 else:
                     there = naive_phi(potential, rollout, t + 1, n)
                 assert got[t, n] == pytest.approx(gamma * there - here, abs=1e-6)
 
 
 @STRUCTURES
-def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, steps, worlds, end_rate, gamma):
-    rollouts = random_rollouts(seed, horizon, steps, worlds, end_rate, count=3)
+def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, steps, num_envs, end_rate, gamma):
+    rollouts = random_rollouts(seed, horizon, steps, num_envs, end_rate, count=3)
     stream = ShapedReward(HashPotential(horizon), gamma)
     phis = [stream.values(rollout) for rollout in rollouts]
-    total, discount = np.zeros(worlds), np.ones(worlds)
+    total, discount = np.zeros(num_envs), np.ones(num_envs)
     start = phis[0][0][0].astype(np.float64)
     for rollout, (phi, phi_final) in zip(rollouts, phis, strict=True):
         finals = dict(zip(rollout.final_index.tolist(), phi_final.astype(np.float64), strict=True))
@@ -77,7 +77,7 @@ def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, st
             total += discount * shaping[t]
             discount *= gamma
             for n in np.flatnonzero(rollout.terminated[t] | rollout.truncated[t]):
-                end = 0.0 if rollout.terminated[t, n] else finals[t * worlds + int(n)]
+                end = 0.0 if rollout.terminated[t, n] else finals[t * num_envs + int(n)]
                 assert total[n] == pytest.approx(discount[n] * end - start[n], abs=1e-5)
                 total[n], discount[n], start[n] = 0.0, 1.0, phi[t + 1, n]
     # the episodes still running: γ^T Φ(h_T) - Φ(h_0)
@@ -85,15 +85,17 @@ def test_shaping_telescopes_over_every_episode_across_rollouts(seed, horizon, st
 
 
 @STRUCTURES
-def test_the_kept_bootstrap_row_changes_nothing_and_saves_its_evaluation(seed, horizon, steps, worlds, end_rate, gamma):
-    rollouts = random_rollouts(seed, horizon, steps, worlds, end_rate)
+def test_the_kept_bootstrap_row_changes_nothing_and_saves_its_evaluation(
+    seed, horizon, steps, num_envs, end_rate, gamma
+):
+    rollouts = random_rollouts(seed, horizon, steps, num_envs, end_rate)
     potential = HashPotential(horizon)
     running = ShapedReward(potential, gamma)
     running.rewards(rollouts[0])
     potential.evaluated = 0
     second = running.rewards(rollouts[1])
     cut_off = ~rollouts[1].terminated.ravel()[rollouts[1].final_index]  # Φ of terminal states counts as 0: not asked
-    assert potential.evaluated == steps * worlds + cut_off.sum()
+    assert potential.evaluated == steps * num_envs + cut_off.sum()
     np.testing.assert_array_equal(second, ShapedReward(HashPotential(horizon), gamma).rewards(rollouts[1]))
 
 

@@ -38,8 +38,8 @@ from tests.learn.agents import agent_of
 from tests.potentials.rollouts import HashPotential, history, random_rollouts, rollout_of
 
 
-def one_world(ages: list[int], terminated: list[int] = (), truncated: list[int] = ()) -> Rollout:  # type: ignore[assignment]
-    """A rollout of one world of which only the clock and the ends matter; `ages` has one row more than steps."""
+def one_env(ages: list[int], terminated: list[int] = (), truncated: list[int] = ()) -> Rollout:  # type: ignore[assignment]
+    """A rollout of one env of which only the clock and the ends matter; `ages` has one row more than steps."""
     steps = len(ages) - 1
     ends = np.zeros((2, steps, 1), bool)
     ends[0, list(terminated)] = True
@@ -71,10 +71,10 @@ ENDING = [-0.8, -0.4, -0.9, -0.6]
 
 def test_without_defects_it_is_exact_shaping():
     # ½·-0.4 + 0.8, ½·-0.2 + 0.4, ½·-0.1 + 0.2
-    assert paid("", one_world([0, 1, 2, 3]), FALLING) == pytest.approx([0.6, 0.3, 0.15])
+    assert paid("", one_env([0, 1, 2, 3]), FALLING) == pytest.approx([0.6, 0.3, 0.15])
     # a true end: 0 + 0.4; a time limit: ½·-0.2 + 0.4
-    assert paid("", one_world([0, 1, 0, 1], terminated=[1]), ENDING, [-0.2]) == pytest.approx([0.6, 0.4, 0.6])
-    assert paid("", one_world([0, 1, 0, 1], truncated=[1]), ENDING, [-0.2]) == pytest.approx([0.6, 0.3, 0.6])
+    assert paid("", one_env([0, 1, 0, 1], terminated=[1]), ENDING, [-0.2]) == pytest.approx([0.6, 0.4, 0.6])
+    assert paid("", one_env([0, 1, 0, 1], truncated=[1]), ENDING, [-0.2]) == pytest.approx([0.6, 0.3, 0.6])
     for rollout in random_rollouts(2, 3, 8, 3, 0.3):
         stream, exact = (
             kind(HashPotential(3), 0.99) for kind in (lambda p, g: PublishedReward(p, g, frozenset()), ShapedReward)
@@ -84,19 +84,19 @@ def test_without_defects_it_is_exact_shaping():
 
 def test_b2_pays_each_difference_one_step_late():
     # a_0: ½·-0.8 - 0; a_1 what a_0 earned: ½·-0.4 + 0.8; a_2: ½·-0.2 + 0.4
-    assert paid("b2", one_world([0, 1, 2, 3]), FALLING) == pytest.approx([-0.4, 0.6, 0.3])
+    assert paid("b2", one_env([0, 1, 2, 3]), FALLING) == pytest.approx([-0.4, 0.6, 0.3])
     # nothing is carried into the new episode: its first action gets ½·-0.9 - 0
-    assert paid("b2", one_world([0, 1, 0, 1], terminated=[1]), ENDING, [-0.2]) == pytest.approx([-0.4, 0.6, -0.45])
+    assert paid("b2", one_env([0, 1, 0, 1], terminated=[1]), ENDING, [-0.2]) == pytest.approx([-0.4, 0.6, -0.45])
     # the next rollout goes on where this one ended: its first action gets ½·-0.1 + 0.2, not ½·-0.1 + 0.1
     shaping = PublishedShaping(frozenset({"b2"}))
-    shaping(one_world([0, 1, 2, 3]), np.array(FALLING)[:, None], np.zeros(0), 0.5)
-    assert shaping(one_world([3, 4]), np.array([[-0.1], [-0.6]]), np.zeros(0), 0.5)[0, 0] == pytest.approx(0.15)
+    shaping(one_env([0, 1, 2, 3]), np.array(FALLING)[:, None], np.zeros(0), 0.5)
+    assert shaping(one_env([3, 4]), np.array([[-0.1], [-0.6]]), np.zeros(0), 0.5)[0, 0] == pytest.approx(0.15)
 
 
 def test_b3_pays_the_next_episodes_beginning():
     # a_1: ½·-0.9 + 0.4 for an action that ended the episode, whether it terminated or was cut off
     for how in ("terminated", "truncated"):
-        rollout = one_world([0, 1, 0, 1], **{how: [1]})
+        rollout = one_env([0, 1, 0, 1], **{how: [1]})
         assert paid("b3", rollout, ENDING, [-0.2]) == pytest.approx([0.6, -0.05, 0.6])
         # together with b2: the new episode's first action pays for the old one's last state, ½·-0.9 + 0.4
         assert paid("b2 b3", rollout, ENDING, [-0.2]) == pytest.approx([-0.4, 0.6, -0.05])
@@ -107,11 +107,11 @@ def test_b6_divides_the_carried_row_once_more():
     # variance ((5/6)² + (1/6)² + (4/6)²) / 3 = 0.3889, σ = 0.6236 (the prior weighs 1e-4)
     shaping = PublishedShaping(frozenset({"b6"}))
     constant = np.full((3, 1), -1.0)
-    first = shaping(one_world([0, 1, 2]), constant, np.zeros(0), 0.5)[:, 0]
+    first = shaping(one_env([0, 1, 2]), constant, np.zeros(0), 0.5)[:, 0]
     assert first.tolist() == pytest.approx([-0.5 - 0.0, -0.5 + 1.0])
     assert shaping.spread == pytest.approx(0.6236, abs=1e-3)
     # the second carries -1 / 0.6236 = -1.6036, and a constant Φ pays a spike: -0.5 + 1.6036
-    second = shaping(one_world([2, 3, 4]), constant, np.zeros(0), 0.5)[:, 0]
+    second = shaping(one_env([2, 3, 4]), constant, np.zeros(0), 0.5)[:, 0]
     assert second.tolist() == pytest.approx([1.1036, 0.5], abs=2e-3)
 
 
@@ -119,21 +119,21 @@ def test_b7_rescales_as_it_goes():
     # Φ = -1: discounted sums -1, -1.5, -1.75, variance 0.09722, σ = 0.3118; every step pays (-0.5 + 1) / σ
     shaping = PublishedShaping(frozenset({"b7"}))
     constant = np.full((3, 1), -1.0)
-    first = shaping(one_world([0, 1, 2]), constant, np.zeros(0), 0.5)[:, 0]
+    first = shaping(one_env([0, 1, 2]), constant, np.zeros(0), 0.5)[:, 0]
     assert first.tolist() == pytest.approx([1.6036, 1.6036], abs=2e-3)
     # the filter goes on and the carried row counts twice: -1.875, -1.9375, -1.96875; the variance of all six sums is
     # 17.4580 / 6 - 1.671875² = 0.11450, σ = 0.33838.  An episode's end between them changes nothing about that.
-    second = shaping(one_world([2, 0, 1], terminated=[0]), constant, np.array([-1.0]), 0.5)[:, 0]
+    second = shaping(one_env([2, 0, 1], terminated=[0]), constant, np.array([-1.0]), 0.5)[:, 0]
     assert shaping.spread == pytest.approx(0.33838, abs=1e-3)
     assert second.tolist() == pytest.approx([(0 + 1) / 0.33838, 0.5 / 0.33838], abs=1e-2)
     # Φ of a true last observation is divided by the same σ: one rollout, cut off at its first step, Φ = -1 there too
-    cut = PublishedShaping(frozenset({"b7"}))(one_world([0, 0, 1], truncated=[0]), constant, np.array([-1.0]), 0.5)
+    cut = PublishedShaping(frozenset({"b7"}))(one_env([0, 0, 1], truncated=[0]), constant, np.array([-1.0]), 0.5)
     assert cut[:, 0].tolist() == pytest.approx([1.6036, 1.6036], abs=2e-3)
 
 
 def test_b10_takes_a_time_limit_for_an_end():
     # 0 + 0.4, where exact shaping pays ½·-0.2 + 0.4
-    assert paid("b10", one_world([0, 1, 0, 1], truncated=[1]), ENDING, [-0.2]) == pytest.approx([0.6, 0.4, 0.6])
+    assert paid("b10", one_env([0, 1, 0, 1], truncated=[1]), ENDING, [-0.2]) == pytest.approx([0.6, 0.4, 0.6])
 
 
 @pytest.mark.parametrize(("bootstrap", "expected"), [(True, 0.8), (False, -1.0)])
@@ -167,7 +167,7 @@ def test_b9_a_critic_that_does_not_see_what_phi_sees_takes_it_for_noise():
     Both actions earn 0.  Shaping pays 0.2 and 0.8; the best value that knows the state alone is their mean, 0.5, so the
     advantages are ∓0.3 where the truth is 0.  A critic that sees the history knows -Φ, and they vanish.
     """
-    rollouts = [one_world([1, 0], terminated=[0])] * 2
+    rollouts = [one_env([1, 0], terminated=[0])] * 2
     pays = [paid("b9", r, [phi, -0.9], [-0.5])[0] for r, phi in zip(rollouts, (-0.2, -0.8), strict=True)]
     assert pays == pytest.approx([0.2, 0.8])
     assert [pay - np.mean(pays) for pay in pays] == pytest.approx([-0.3, 0.3])
@@ -201,10 +201,10 @@ def test_b4_replaces_the_present_by_the_past():
 
 
 def young_and_old() -> Rollout:
-    """Two steps of two worlds, H = 2: world 0 begins an episode at row 1, world 1 one at row 0.
+    """Two steps of two envs, H = 2: env 0 begins an episode at row 1, env 1 one at row 0.
 
-    World 0 sees 20, 21 | 30, 31; world 1 sees 40, 41, 42 after an old 39.  Actions are 1 and 2 in world 0, 3 and 4 in
-    world 1.
+    Env 0 sees 20, 21 | 30, 31; env 1 sees 40, 41, 42 after an old 39.  Actions are 1 and 2 in env 0, 3 and 4 in
+    env 1.
     """
     observations = np.array([[19, 38], [20, 39], [21, 40], [30, 41], [31, 42]], np.uint8)[..., None]
     return rollout_of(
@@ -224,25 +224,25 @@ def test_b8_fills_a_new_episode_with_its_first_observation_and_action():
     rollout = young_and_old()
     full = [True] * 3
     assert seen(filled(rollout.numbered_windows(2), rollout)) == [
-        ([19, 20, 21], [7, 8], full),  # world 0, row 0: an old episode
-        ([40, 40, 40], [3, 3], full),  # world 1, row 0: s_0 thrice, and twice the action 3, about to be taken
-        ([30, 30, 30], [2, 2], full),  # world 0, row 1: a new episode, about to do 2
-        ([40, 40, 41], [3, 3], full),  # world 1, row 1: one action in the past, one filled in
+        ([19, 20, 21], [7, 8], full),  # env 0, row 0: an old episode
+        ([40, 40, 40], [3, 3], full),  # env 1, row 0: s_0 thrice, and twice the action 3, about to be taken
+        ([30, 30, 30], [2, 2], full),  # env 0, row 1: a new episode, about to do 2
+        ([40, 40, 41], [3, 3], full),  # env 1, row 1: one action in the past, one filled in
         ([30, 30, 31], [2, 2], full),
         ([40, 41, 42], [3, 4], full),
-        ([20, 21, 22], [8, 1], full),  # the final window of world 0's old episode
+        ([20, 21, 22], [8, 1], full),  # the final window of env 0's old episode
     ]
 
 
-def test_b5_reads_the_clock_of_the_last_world():
+def test_b5_reads_the_clock_of_the_last_env():
     rollout = young_and_old()
     clocks = [valid for _, _, valid in seen(one_clock(rollout.numbered_windows(2), rollout))]
     young, middle, old = [False, False, True], [False, True, True], [True, True, True]
-    # world 1 is 0, 1 and 2 actions old at rows 0, 1 and 2; world 0 in truth is 5, 0 and 1
+    # env 1 is 0, 1 and 2 actions old at rows 0, 1 and 2; env 0 in truth is 5, 0 and 1
     assert clocks == [young, young, middle, middle, old, old, middle]
     own = [valid for _, _, valid in seen(rollout.numbered_windows(2))]
     assert own == [old, young, young, middle, middle, old, old]
-    assert clocks[1::2][:3] == own[1::2][:3]  # the last world keeps its own
+    assert clocks[1::2][:3] == own[1::2][:3]  # the last env keeps its own
     rows = [
         (observations, actions) for observations, actions, _ in seen(one_clock(rollout.numbered_windows(2), rollout))
     ]
@@ -321,7 +321,7 @@ def test_b30_jumps_at_a_threshold():
 def published_loop(
     rollouts: list[Rollout], potential: HashPotential, gamma: float, preference: bool
 ) -> list[np.ndarray]:
-    """What the published loop adds to the rewards, one step and one world at a time, from its description.
+    """What the published loop adds to the rewards, one step and one env at a time, from its description.
 
     Windows are lists that are shifted by one at every step and filled anew where an episode begins.  After a rollout
     the potentials, with the carried row before them, go through a discounting filter; the variance of everything that
@@ -379,12 +379,12 @@ def published_loop(
     seed=st.integers(0, 2**31),
     horizon=st.integers(1, 4),
     steps=st.integers(1, 9),
-    worlds=st.integers(1, 4),
+    num_envs=st.integers(1, 4),
     end_rate=st.floats(0, 0.9),
     variant=st.sampled_from(["code", "pref", "goal"]),
 )
-def test_all_together_are_the_published_loop(seed, horizon, steps, worlds, end_rate, variant):
-    rollouts = random_rollouts(seed, horizon, steps, worlds, end_rate, count=4)
+def test_all_together_are_the_published_loop(seed, horizon, steps, num_envs, end_rate, variant):
+    rollouts = random_rollouts(seed, horizon, steps, num_envs, end_rate, count=4)
     defects = parse("upstream", variant, "babyai")
     stream = PublishedReward(HashPotential(horizon), 0.99, defects, reward_scale=10.0, shaping_coef=0.5)
     expected = published_loop(rollouts, HashPotential(horizon), 0.99, preference=variant == "pref")
@@ -398,7 +398,7 @@ def test_the_figures_seen_in_the_published_code():
     shaping = PublishedShaping(frozenset({"b2", "b3", "b6", "b7"}))
     scales, spikes, interior = [], [], []
     for k in range(4):
-        rewards = shaping(one_world(list(range(16 * k, 16 * k + 17))), np.ones((17, 1)), np.zeros(0), 0.99)
+        rewards = shaping(one_env(list(range(16 * k, 16 * k + 17))), np.ones((17, 1)), np.zeros(0), 0.99)
         scales.append(1 / shaping.spread)
         spikes.append(rewards[0, 0])
         interior += rewards[1:, 0].tolist()
@@ -421,7 +421,7 @@ def test_two_exits_the_published_form_flips_the_choice():
             rewards.append(float(table.reward[places[-1], action]))
             places.append(int(table.next_state[places[-1], action]))
         end = phi[places[-1:]]
-        rollout = one_world([*range(len(actions)), 0], terminated=[len(actions) - 1])
+        rollout = one_env([*range(len(actions)), 0], terminated=[len(actions) - 1])
         shown = np.array([*phi[places[:-1]], phi[0]])[:, None]  # after the end stands the next episode's beginning
         extra = np.zeros(len(actions)) if shaping is None else shaping(rollout, shown, end, gamma)[:, 0]
         return float(np.sum(gamma ** np.arange(len(actions)) * (np.array(rewards) + extra)))
@@ -468,7 +468,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def replayed(dataset):
-    return certificate.replay(dataset, 3, worlds=4, steps=40, seed=0)
+    return certificate.replay(dataset, 3, num_envs=4, steps=40, seed=0)
 
 
 @pytest.mark.parametrize("defects", ["b2", "b3", "b2 b3", "b7", "b10", "b2 b3 b6 b7"])
@@ -495,13 +495,13 @@ def test_the_constant_probe_finds(replayed, defects):
     assert not certificate.constant_potential(replayed, PublishedShaping(frozenset(defects.split()))).passed
 
 
-def test_exchanging_worlds_finds_b5(replayed):
+def test_exchanging_envs_finds_b5(replayed):
     class OneClock(HashPotential):
         def __call__(self, windows: Windows) -> np.ndarray:
             if len(windows) != replayed[0].ages.size:
                 return super().__call__(windows)
-            worlds = replayed[0].num_envs
-            valid = windows.valid.reshape(-1, worlds, 4)
+            num_envs = replayed[0].num_envs
+            valid = windows.valid.reshape(-1, num_envs, 4)
             shared = np.broadcast_to(valid[:, -1:], valid.shape).reshape(-1, 4)
             return super().__call__(Windows.of(windows.observations, windows.actions, shared))
 
@@ -559,7 +559,7 @@ def test_names():
         ("b2,upstraem", "pref", "babyai", "no 'upstraem'. Did you mean 'upstream'? There are: upstream, b1, b2"),
         ("b11", "pref", "babyai", "knows no 'b11'"),
         ("b4", "code", "babyai", "concerns potentials of pref labels; leave it out"),
-        ("b1", "code", "crafter", "concerns potentials of code labels in babyai worlds"),
+        ("b1", "code", "crafter", "concerns potentials of code labels in babyai envs"),
         ("b2", None, "babyai", "concerns potentials of code, pref or goal labels"),
     ],
 )

@@ -33,7 +33,7 @@ from bkrl.stages import label
 from bkrl.stages.train_rs import run
 
 NAMES = [
-    f"sample:{kind}-{world}" for kind in ("bk-code", "bk-goal", "bk-pref", "data") for world in ("crafter", "minigrid")
+    f"sample:{kind}-{env}" for kind in ("bk-code", "bk-goal", "bk-pref", "data") for env in ("crafter", "minigrid")
 ]
 ANSWERS = ["sample:labels-qwen1.5b-crafter", "sample:labels-qwen1.5b-minigrid"]
 

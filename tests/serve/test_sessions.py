@@ -22,7 +22,7 @@ def test_a_row_plays_what_the_env_alone_plays(env):
     sessions.reset(rows[2:], [SavedState(7)])
     alone = make_vec(env, 1, autoreset_mode="Disabled")
     seen, _ = alone.reset(seed=7)
-    actions = np.random.default_rng(0).integers(0, len(alone.world.action_names), 12).tolist()
+    actions = np.random.default_rng(0).integers(0, len(alone.env_spec.action_names), 12).tolist()
     for at, action in enumerate(actions):
         playing = [row for row in (rows if at % 2 else rows[2:]) if not sessions.over[row]]
         if rows[2] not in playing:

@@ -187,7 +187,7 @@ def test_the_policy_of_a_run_explores(tmp_path: Path) -> None:
     validate(both.path)
     part = subset(both.path, tmp_path / "s", 4)
     assert set(Dataset.open(part.path).explorers) == {"ppo", "random"}
-    with pytest.raises(InputError, match="another kind of world"):
+    with pytest.raises(InputError, match="another kind of env"):
         run(replace(config, env="CrafterReward-v1", out=tmp_path / "x"), Reporter())
     assert not (tmp_path / "x").exists()
 

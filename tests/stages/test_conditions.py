@@ -12,7 +12,7 @@ import pytest
 from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.stages import collect, evaluate, train_rs
@@ -83,7 +83,7 @@ def test_a_policy_that_reads_is_measured_everywhere_and_goes_on_where_it_was(
     play = matrix.play
 
     def counted(agent, envs, *how, **more):
-        asked.append(envs.world.env_id)
+        asked.append(envs.env_spec.env_id)
         if len(asked) == 6:
             raise KeyboardInterrupt
         return play(agent, envs, *how, **more)
@@ -137,7 +137,7 @@ def test_shipped_conditions_have_the_published_axes() -> None:
     assert kinds["open"] == "BabyAI-MixedTrainLocal-v0@task_kinds=open,actions=canonical"
     assert env_of(glam["9 actions, go to"], "BabyAI-GoToLocal-v0@actions=canonical").endswith("actions=augmented")
     assert read_conditions("balrog").also_first == 10
-    balrog = world(env_of(read_conditions("balrog").conditions[0], "BabyAI-GoToLocal-v0"))
+    balrog = env_spec(env_of(read_conditions("balrog").conditions[0], "BabyAI-GoToLocal-v0"))
     assert balrog.env_id == "BabyAI-MixedTrainLocal-v0@num_dists=0,actions=canonical"
     assert balrog.action_names == ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 

@@ -55,8 +55,8 @@ def test_measures_both_modes_and_draws(tmp_path: Path, policy: Path) -> None:
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_every_episode_counts_whatever_the_number_of_worlds(policy: Path, greedy: bool) -> None:
-    """Worlds and noise belong to the episode, so five worlds or twelve play the same episodes, in the same order."""
+def test_every_episode_counts_whatever_the_number_of_envs(policy: Path, greedy: bool) -> None:
+    """Envs and noise belong to the episode, so five envs or twelve play the same episodes, in the same order."""
     agent = load_agent(policy)
     ended: list[int] = []
     few = list(play(agent, make_vec("Toy-Grid", 5), 12, seed=3, greedy=greedy, tick=ended.append))
@@ -88,7 +88,7 @@ def test_views_seen_before_are_not_looked_at_again(policy: Path, greedy: bool, m
 
 
 @pytest.mark.parametrize("env_id", ["BabyAI-Text-GoToLocal-RedBall-S20", "Crafter-Text-PlaceCraftingTable", "Toy-Grid"])
-def test_worlds_laid_out_once_begin_the_same_episodes_again(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envs_laid_out_once_begin_the_same_episodes_again(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     envs = make_vec(env_id, 6)
     laid_out: list[object] = []
     reset = envs.reset
@@ -115,7 +115,7 @@ def test_kept_episodes_are_whole(policy: Path) -> None:
 
 
 def test_refusals(tmp_path: Path, policy: Path) -> None:
-    with pytest.raises(InputError, match="another kind of world"):
+    with pytest.raises(InputError, match="another kind of env"):
         run(EvaluateConfig(policy=policy, out=tmp_path / "a", env="Toy-Chain"), Reporter())
     with pytest.raises(InputError):
         run(EvaluateConfig(policy=tmp_path / "none", out=tmp_path / "b"), Reporter())

@@ -23,7 +23,7 @@ from bkrl.runs.record import Run
 from bkrl.stages import label as stage
 from bkrl.stages.label import run
 from tests.commands import Started
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm.fault_server import FaultServer
 
 BABYAI, CRAFTER = "BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-Reward"
@@ -31,12 +31,12 @@ BABYAI, CRAFTER = "BabyAI-Text-GoToLocal-Pretraining-S20", "Crafter-Text-Reward"
 
 @pytest.fixture(scope="module")
 def babyai(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("data") / "babyai", BABYAI)
+    return write_env(tmp_path_factory.mktemp("data") / "babyai", BABYAI)
 
 
 @pytest.fixture(scope="module")
 def crafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("data") / "crafter", CRAFTER)
+    return write_env(tmp_path_factory.mktemp("data") / "crafter", CRAFTER)
 
 
 class Told(Reporter):
@@ -308,7 +308,7 @@ def test_other_prompts_are_other_questions_and_another_run(
 
 
 @pytest.mark.parametrize("variant", ["pref", "goal", "code"])
-def test_the_bare_prompts_fit_and_hold_no_rules_of_the_world(crafter: Path, tmp_path: Path, variant: Any) -> None:
+def test_the_bare_prompts_fit_and_hold_no_rules_of_the_env(crafter: Path, tmp_path: Path, variant: Any) -> None:
     settings: dict[str, Any] = {"dataset": crafter, "cache": tmp_path, "llm": "openai:m", "num": 3, "dry_run": True}
     bare = "\n".join(outlook(LabelConfig(variant=variant, prompt="bare", **settings)))
     whole = "\n".join(outlook(LabelConfig(variant=variant, **settings)))

@@ -12,7 +12,7 @@ from bkrl.core.files import read_table
 from bkrl.data.schema import PREFERENCES, RESPONSES
 from bkrl.labelers.quality import votes_of
 from bkrl.runs.record import Run
-from tests.experience import write_world
+from tests.experience import write_env
 from tests.llm.tiny_model import build
 
 
@@ -20,7 +20,7 @@ def test_a_tiny_local_model_labels_end_to_end_without_a_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    data = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    data = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     model = build(tmp_path / "models" / "tiny", positions=4096)
     command = ["label", str(data), "--llm", f"hf:{model}", "--num", "12", "--swap", "both"]
     command += ["--cache", str(tmp_path / "cache")]
@@ -53,7 +53,7 @@ def test_a_tiny_local_model_labels_end_to_end_without_a_hub(
 def test_a_model_that_is_nowhere_is_refused_before_there_is_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_world(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
+    data = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-Pretraining-S20")
     command = ["label", str(data), "--llm", "hf:nobody/nothing", "--cache", str(tmp_path / "cache")]
     assert run_command([*command, "--out", str(tmp_path / "out")]) == 3
     assert "hf download nobody/nothing" in " ".join(capsys.readouterr().err.split())

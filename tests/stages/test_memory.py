@@ -21,7 +21,7 @@ from bkrl.envs import make_vec, memory_of
 from bkrl.envs.memory import fold
 from bkrl.labelers import audit
 from bkrl.labelers.config import LabelConfig
-from bkrl.labelers.material import SegmentText, segment_text, world_card
+from bkrl.labelers.material import SegmentText, env_card, segment_text
 from bkrl.labelers.preferences import pair_prompt
 from bkrl.labelers.quality import segments_of
 from bkrl.labelers.tables import card_of, labels_of, responses_of
@@ -75,11 +75,11 @@ def test_segments_say_what_was_done_and_the_annotator_counts_it(preferred: Path)
     assert "done by its start: " in asked
     assert "done by its end: " in asked
     assert "what the agent had done in its episode" in asked
-    world = world_card(ENV, memory=memory_of(ENV).names)  # type: ignore[union-attr]
+    card = env_card(ENV, memory=memory_of(ENV).names)  # type: ignore[union-attr]
     plain = SegmentText(("You see nothing.", "You see nothing."), ("left",), done=("nothing", "nothing"))
     more = replace(plain, done=("nothing", "keys_picked_up 1, doors_unlocked 1"))
     for pair, wanted in (((more, plain), "A"), ((plain, more), "B"), ((more, more), "tie")):
-        said = answer([text for _, text in pair_prompt(world, *pair)])
+        said = answer([text for _, text in pair_prompt(card, *pair)])
         assert json.loads(said)["choice"] == wanted
 
 

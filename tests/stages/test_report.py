@@ -101,8 +101,8 @@ def test_verdicts(made):
 
 def test_numbers(made):
     _, result, _, _ = made
-    world = json.loads(result.file("results.json").read_text())["worlds"][0]
-    rows = {row["label"]: row for row in world["rows"]}
+    section = json.loads(result.file("results.json").read_text())["envs"][0]
+    rows = {row["label"]: row for row in section["rows"]}
     assert list(rows) == ["ppo", "bk-code", "bk-goal", "bk-pref", "bk-pref (shuffled)"]
     code = rows["bk-code"]
     assert code["n"] == 8
@@ -119,7 +119,7 @@ def test_numbers(made):
 def test_terminal_table(made):
     _, result, _, _ = made
     table = result.facts["table"]
-    assert table["header"][:3] == ["world", "method", "form"]
+    assert table["header"][:3] == ["env", "method", "form"]
     assert table["header"][-1] == "verdict"
     assert [row[1] for row in table["rows"]] == ["ppo", "bk-code", "bk-goal", "bk-pref", "bk-pref (shuffled)"]
     assert all(len(row) == len(table["header"]) for row in table["rows"])
@@ -285,13 +285,13 @@ def test_a_study_that_was_moved_is_followed(tmp_path: Path):
     assert "label-pref" in text
 
 
-def test_worlds_are_kept_apart(tmp_path: Path):
+def test_envs_are_kept_apart(tmp_path: Path):
     runs = small(tmp_path) + small(tmp_path, env=KEY)
     text, _ = told(runs, tmp_path)
-    assert "2 worlds stand side by side here; they are never pooled or averaged" in text
+    assert "2 envs stand side by side here; they are never pooled or averaged" in text
     results = json.loads((tmp_path / "report" / "results.json").read_text())
-    assert [world["env"] for world in results["worlds"]] == [KEY, RED]
-    assert all(row["n"] == 2 for world in results["worlds"] for row in world["rows"])
+    assert [section["env"] for section in results["envs"]] == [KEY, RED]
+    assert all(row["n"] == 2 for section in results["envs"] for row in section["rows"])
 
 
 def test_a_potential_of_another_family_is_said(tmp_path: Path):
@@ -299,7 +299,7 @@ def test_a_potential_of_another_family_is_said(tmp_path: Path):
     runs.append(train_rs(tmp_path, "bk-pref", 2, env=CRAFTER, potential=tmp_path / "rm-pref"))
     text, warnings = told(runs, tmp_path)
     assert any("is a crafter run but rests on" in warning for warning in warnings)
-    assert "made in a babyai world" in text
+    assert "made in a babyai env" in text
 
 
 def test_runs_with_other_settings_are_not_pooled(tmp_path: Path):
@@ -327,8 +327,8 @@ def test_what_was_made_twice_is_one_draw(tmp_path: Path):
         potential = train_rm(root, "pref")
         runs += [train_rs(root, "bk-pref", seed, 3e5, potential=potential) for seed in seeds]
     told(runs, tmp_path)
-    (world,) = json.loads((tmp_path / "report" / "results.json").read_text())["worlds"]
-    rows = {row["label"]: (row["n"], row["draws"]) for row in world["rows"]}
+    (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
+    rows = {row["label"]: (row["n"], row["draws"]) for row in section["rows"]}
     assert rows["bk-pref"] == (4, 1)
 
 
@@ -376,11 +376,11 @@ def test_potentials_from_other_settings_are_not_pooled(tmp_path: Path):
         potential = train_rm(root, "pref", dataset=tmp_path / "data", epochs=epochs)
         runs += [train_rs(root, "bk-pref", s, 3e5, potential=potential, name=f"run-{s}") for s in (1, 2)]
     told(runs, tmp_path)
-    (world,) = json.loads((tmp_path / "report" / "results.json").read_text())["worlds"]
-    rows = {row["label"]: (row["n"], row["draws"]) for row in world["rows"]}
+    (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
+    rows = {row["label"]: (row["n"], row["draws"]) for row in section["rows"]}
     assert rows["bk-pref"] == (4, 2)
     assert rows["bk-pref (rm.epochs=7)"] == (2, 1)
-    (pooled,) = [row for row in world["rows"] if row["label"] == "bk-pref"]
+    (pooled,) = [row for row in section["rows"] if row["label"] == "bk-pref"]
     assert pooled["split"]["draws"] == 2
 
 
@@ -410,9 +410,9 @@ def test_another_measure_may_stand_in_the_place_of_success(tmp_path: Path) -> No
     """A share of the evaluations, everywhere: in tables, pictures and words."""
     runs = [train_rs(tmp_path, "ppo", seed) for seed in (1, 2)]
     result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report", measure="return"), Listener())
-    (found,) = json.loads(result.file("results.json").read_text())["worlds"]
+    (found,) = json.loads(result.file("results.json").read_text())["envs"]
     plain = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "plain"), Listener())
-    (usual,) = json.loads(plain.file("results.json").read_text())["worlds"]
+    (usual,) = json.loads(plain.file("results.json").read_text())["envs"]
     assert found["rows"][0]["final"]["estimate"] == pytest.approx(0.9 * usual["rows"][0]["final"]["estimate"])
     assert (found["measure"], usual["measure"]) == ("return", "success")
     html = result.file("report.html").read_text()
@@ -455,7 +455,7 @@ def test_whose_knowledge_each_curve_is(tmp_path: Path) -> None:
         runs += [train_rs(tmp_path, "bk-code", s, potential=potential, name=f"{name}-s{s}") for s in (1, 2)]
     result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report"), Listener())
     found = json.loads(result.file("results.json").read_text())
-    rows = {row["label"]: row for row in found["worlds"][0]["rows"]}
+    rows = {row["label"]: row for row in found["envs"][0]["rows"]}
     assert {name: row["n"] for name, row in rows.items()} == {
         "ppo": 2,
         "bk-code (qwen)": 4,

@@ -1,4 +1,4 @@
-"""train-rm end to end on a toy world: labels of every variant and every control become a potential."""
+"""train-rm end to end on a toy env: labels of every variant and every control become a potential."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import captioner, make, world
+from bkrl.envs import captioner, env_spec, make
 from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT
 from bkrl.labelers.agreement import share
@@ -51,7 +51,7 @@ class Said(Reporter):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("toy") / "data"
-    facts, describe, env = world(ENV), captioner(ENV), make(ENV)
+    facts, describe, env = env_spec(ENV), captioner(ENV), make(ENV)
     result = Run.create(path, stage="collect", config=CollectConfig(env=ENV))
     writer = DatasetWriter(result, env_id=ENV, obs_shape=facts.obs_shape, action_names=facts.action_names)
     rng = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.envs import toy, world
+from bkrl.envs import env_spec, toy
 from bkrl.inspect.report import REPORT
 from bkrl.learn import hardware
 from bkrl.learn.hardware import Hardware
@@ -60,7 +60,7 @@ def potential_run(
 ) -> Path:
     made = Run.create(path, stage="train-rm", config=PPOConfig())
     made.file(PROGRAM).write_text(source)
-    facts = world(env_id)
+    facts = env_spec(env_id)
     files, told = advice.save(Advice(advice_network(facts, seed=1, hidden=hidden), scale), made.path)
     artefact = Artefact(
         kind="code",

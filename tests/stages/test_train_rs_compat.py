@@ -10,7 +10,7 @@ import pytest
 
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.report.groups import SUCCESS, Trained, group_runs
 from bkrl.rewards.upstream import DEFECTS, parse
 from bkrl.runs.record import Run
@@ -79,7 +79,7 @@ def test_the_defects_study_has_every_defect_of_its_potentials_alone(tmp_path: Pa
     for cell in load_study("defects", tmp_path).training:
         config = cell.config
         variant = config.alg.removeprefix("bk-") if config.alg.startswith("bk-") else None
-        chosen = parse(config.compat, variant, world(config.env).family)
+        chosen = parse(config.compat, variant, env_spec(config.env).family)
         alone |= chosen if len(chosen) == 1 else set()
     # b9 is the default; b30 needs goals, which the study leaves out, and others agents that read
     assert alone == {name for name, one in DEFECTS.items() if "pref" in one.variants or "code" in one.variants} - {"b9"}

@@ -8,7 +8,7 @@ import pytest
 
 from bkrl.report.comparison import Difference
 from bkrl.report.findings import headline
-from bkrl.report.results import text_table, world_of
+from bkrl.report.results import results_in, text_table
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
 from bkrl.stats.verdicts import verdict
@@ -66,10 +66,10 @@ def test_five_seeds_far_apart_are_not_called_significant_anywhere():
     row = next(row for row in comparison.rows if row.group.is_method)
     assert row.ratio is not None
     assert row.ratio.high < 0.5
-    world = world_of(comparison, [])
-    assert world.rows[1].verdict == "faster, not significant"
-    assert [one.verdict for one in world.rows[1].versus] == ["faster, not significant"]
-    assert text_table([world], 0.8)["rows"][1][-1] == "faster, not significant"
+    section = results_in(comparison, [])
+    assert section.rows[1].verdict == "faster, not significant"
+    assert [one.verdict for one in section.rows[1].versus] == ["faster, not significant"]
+    assert text_table([section], 0.8)["rows"][1][-1] == "faster, not significant"
     told = " ".join(one.text for one in found)
     assert "bk-pref reached 80 % faster than plain PPO, but the test does not confirm it" in told
     assert not [one for one in found if one.tone == "for"]

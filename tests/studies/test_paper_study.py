@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.studies.study import Study, load_study
 
 SEEDS, METHODS = 10, 15
@@ -36,9 +36,9 @@ def test_every_published_task_with_every_method_and_seed(study: Study) -> None:
     assert len({cell.run_dir for cell in study.cells}) == len(study.cells)
 
 
-def test_every_world_exists(study: Study) -> None:
+def test_every_env_exists(study: Study) -> None:
     for env in (*BABYAI, *CRAFTER, *{cell.config.env for cell in study.preparation if cell.stage == "collect"}):
-        assert world(env).family == ("crafter" if env.startswith("Crafter") else "babyai")
+        assert env_spec(env).family == ("crafter" if env.startswith("Crafter") else "babyai")
 
 
 def test_budgets_are_the_published_ones(study: Study) -> None:

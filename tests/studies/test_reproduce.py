@@ -1,4 +1,4 @@
-"""The whole chain, as one command, on both real worlds."""
+"""The whole chain, as one command, on both real envs."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_recorded_answers_ship_and_another_model_can_be_asked(tmp_path):
         return {cell.config.llm for cell in load_study(study, tmp_path, llm).cells if cell.stage == "label"}
 
     recorded = {one for one in asked("laptop") if one.startswith("replay:")}
-    assert recorded == {f"replay:sample:labels-qwen1.5b-{world}" for world in ("crafter", "minigrid")}
+    assert recorded == {f"replay:sample:labels-qwen1.5b-{env}" for env in ("crafter", "minigrid")}
     assert {one.removeprefix("replay:") for one in recorded} <= set(samples())
     assert asked("laptop", "local:smollm2-135m") == asked("laptop") - recorded | {"local:smollm2-135m"}
     with pytest.raises(UsageError, match="smoke has no recorded answers; leave --llm out"):

@@ -8,7 +8,7 @@ import pytest
 
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.studies.cells import needs
 from bkrl.studies.executors import shell
 from bkrl.studies.study import load_study, plan, presets
@@ -18,7 +18,7 @@ def study(text, out):
     return plan(tomllib.loads(text), out)
 
 
-WORLD = """
+SECTION = """
 [[world]]
 name = "w"
 seeds = [1, 2]
@@ -37,8 +37,8 @@ def test_every_shipped_study_is_well_formed(tmp_path):
 
 
 def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
-    world = {"name": "w", "variants": ["pref"], "algs": ["ppo", "bk-pref", "bk-pref:shuffled"], "seeds": [1]}
-    study = plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+    env_spec = {"name": "w", "variants": ["pref"], "algs": ["ppo", "bk-pref", "bk-pref:shuffled"], "seeds": [1]}
+    study = plan({"title": "", "minutes": 1, "world": [env_spec]}, tmp_path)
     made = {c.config.run_dir: c.config.control for c in study.preparation if c.stage == "train_rm"}
     assert made == {tmp_path / "w" / "rm-pref": "none", tmp_path / "w" / "rm-pref-shuffled": "shuffled"}
     plain, pref, shuffled = (cell.config for cell in study.training)
@@ -49,16 +49,16 @@ def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):
 
 
 def test_a_misspelt_setting_is_named(tmp_path):
-    world = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
+    env_spec = {"name": "w", "variants": [], "algs": ["ppo"], "seeds": [1], "collect": {}, "train_rs": {"stepz": 3}}
     with pytest.raises(UsageError, match="'stepz' in train-rs. Did you mean 'steps'"):
-        plan({"title": "", "minutes": 1, "world": [world]}, tmp_path)
+        plan({"title": "", "minutes": 1, "world": [env_spec]}, tmp_path)
     with pytest.raises(UsageError, match="no 'colect'. Did you mean 'collect'"):
-        plan({"title": "", "minutes": 1, "world": [world | {"colect": {}}]}, tmp_path)
+        plan({"title": "", "minutes": 1, "world": [env_spec | {"colect": {}}]}, tmp_path)
 
 
 def test_entries_with_settings_of_their_own_share_a_potential(tmp_path):
     found = study(
-        WORLD
+        SECTION
         + """
 algs = ["bk-pref", { name = "bk-pref+fast", alg = "bk-pref", train_rs = { ppo = { learning_rate = 0.01 } } },
         { name = "zero", alg = "bk-pref", control = "zero" },
@@ -83,7 +83,7 @@ train_rs = { steps = 9, ppo = { num_envs = 8, learning_rate = 0.5 } }
 
 
 def test_draws_of_labels_are_crossed_with_seeds_and_plain_ppo_is_not_repeated(tmp_path):
-    found = study(WORLD + 'algs = ["ppo", "bk-goal"]\nlabel_seeds = [4, 5]\n', tmp_path)
+    found = study(SECTION + 'algs = ["ppo", "bk-goal"]\nlabel_seeds = [4, 5]\n', tmp_path)
     assert {c.run_dir.name: c.config.seed for c in found.preparation} == {
         "data": 1, "label-goal-l4": 4, "rm-goal-l4": 4, "label-goal-l5": 5, "rm-goal-l5": 5
     }  # fmt: skip
@@ -95,7 +95,7 @@ def test_draws_of_labels_are_crossed_with_seeds_and_plain_ppo_is_not_repeated(tm
 
 
 def test_datasets_are_crossed_with_draws_of_labels_and_seeds(tmp_path):
-    text = WORLD + 'algs = ["ppo", "bk-goal", "bk-goal:zero"]\ncollect_seeds = [8, 9]\nlabel_seeds = [4, 5]\n'
+    text = SECTION + 'algs = ["ppo", "bk-goal", "bk-goal:zero"]\ncollect_seeds = [8, 9]\nlabel_seeds = [4, 5]\n'
     found = study(text, tmp_path)
     made = {c.run_dir.name: c.config for c in found.preparation}
     assert {name: config.seed for name, config in made.items() if "zero" not in name} == {
@@ -112,7 +112,7 @@ def test_datasets_are_crossed_with_draws_of_labels_and_seeds(tmp_path):
 
 
 def test_several_datasets_may_be_collected_in_shards_and_labelled_once_each(tmp_path):
-    found = study(WORLD + 'algs = ["bk-pref"]\ncollect_seeds = [8, 9]\ncollect_shards = 2\n', tmp_path)
+    found = study(SECTION + 'algs = ["bk-pref"]\ncollect_seeds = [8, 9]\ncollect_shards = 2\n', tmp_path)
     assert [c.run_dir.name for c in found.preparation] == [
         "data-d8-shard1", "data-d8-shard2", "data-d8", "data-d9-shard1", "data-d9-shard2", "data-d9",
         "label-pref-d8", "rm-pref-d8", "label-pref-d9", "rm-pref-d9",
@@ -123,7 +123,7 @@ def test_several_datasets_may_be_collected_in_shards_and_labelled_once_each(tmp_
 
 
 def test_constant_advice_is_an_entry_like_any_control(tmp_path):
-    trained = study(WORLD + 'algs = ["bk-pref:constant", "bk-pref:zero"]\n', tmp_path).training
+    trained = study(SECTION + 'algs = ["bk-pref:constant", "bk-pref:zero"]\n', tmp_path).training
     assert {c.run_dir.name: (c.config.potential.name, c.config.shaping) for c in trained if c.config.seed == 1} == {
         "bk-pref-constant-s1": ("rm-pref-constant", "advice"),
         "bk-pref-zero-s1": ("rm-pref-zero", "pbrs"),
@@ -132,13 +132,13 @@ def test_constant_advice_is_an_entry_like_any_control(tmp_path):
 
 def test_a_potential_of_ones_own_is_named_by_its_entry(tmp_path):
     entry = '{ name = "ball", alg = "bk-own", train_rs = { potential = "logs/ball" } }'
-    planned = study(WORLD + f"algs = [{entry}]\n", tmp_path)
+    planned = study(SECTION + f"algs = [{entry}]\n", tmp_path)
     assert planned.preparation == []
     assert {str(cell.config.potential) for cell in planned.training} == {"logs/ball"}
 
 
 def test_pictures_are_drawn_for_the_first_seed_of_each_entry_alone(tmp_path):
-    text = WORLD + 'algs = ["ppo", "bk-pref"]\nlabel_seeds = [1, 2]\nevaluate = { gifs = 3 }\n'
+    text = SECTION + 'algs = ["ppo", "bk-pref"]\nlabel_seeds = [1, 2]\nevaluate = { gifs = 3 }\n'
     drawn = {cell.run_dir.name: cell.config.gifs for cell in study(text, tmp_path).evaluation}
     assert {name for name, gifs in drawn.items() if gifs} == {"eval-ppo-s1", "eval-bk-pref-l1-s1"}
     assert drawn["eval-ppo-s1"] == 3
@@ -147,7 +147,7 @@ def test_pictures_are_drawn_for_the_first_seed_of_each_entry_alone(tmp_path):
 
 def test_several_tasks_stand_on_one_collection_and_one_labelling(tmp_path):
     found = study(
-        WORLD
+        SECTION
         + """
 algs = ["ppo", "bk-pref"]
 train_rs = { steps = 5, env = "A" }
@@ -176,7 +176,7 @@ evaluate = { episodes = 3 }
 
 
 SHARED = (
-    WORLD
+    SECTION
     + """
 algs = ["bk-pref"]
 collect = { env = "A", steps = 100, checkpoints = 3, episodes_per_checkpoint = 8, seed = 5, ppo = { gamma = 0.5 } }
@@ -215,8 +215,8 @@ def test_one_explorer_is_no_shard(tmp_path):
     assert study(SHARED + "collect_shards = 1\n", tmp_path) == study(SHARED, tmp_path)
 
 
-def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
-    assert study(WORLD + 'algs = ["ppo"]\n', tmp_path).preparation == []
+def test_an_env_of_plain_ppo_needs_no_dataset(tmp_path):
+    assert study(SECTION + 'algs = ["ppo"]\n', tmp_path).preparation == []
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["bk-pref"]\ncollect_shards = 41', "collect_shards = 41 share the 40 episodes_per_checkpoint of w"),
         ('algs = ["bk-pref"]\nlabel_shards = 2', "leave label_shards out"),
         ('algs = ["ppo"]\ntrain_rs = 3', "Settings are a table"),
-        ('algs = ["ppo"]\n[[world]]\nname = "v"', "The world v needs algs"),
+        ('algs = ["ppo"]\n[[world]]\nname = "v"', "The section v needs algs"),
         ('algs = ["ppo"]\ntrain_rs = { steps = "many" }', "must be of type int, not 'many'"),
         ('algs = ["ppo"]\ntrain_rs = { steps = 0 }', "at least 1, not 0"),
         ('algs = ["ppo"]\ntrain_rs = { seed = 3 }', "decided by the study"),
@@ -264,7 +264,7 @@ def test_a_world_of_plain_ppo_needs_no_dataset(tmp_path):
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_before_anything_runs(tmp_path, text, sentence):
     with pytest.raises(UsageError) as caught:
-        study(WORLD + text + "\n", tmp_path)
+        study(SECTION + text + "\n", tmp_path)
     assert sentence in str(caught.value)
 
 
@@ -279,7 +279,7 @@ def test_study_files_that_are_not_there_or_not_toml(tmp_path):
     (tmp_path / "bad.toml").write_bytes('title = "Φ"'.encode("utf-16"))
     with pytest.raises(InputError, match="is not text in UTF-8"):
         load_study(str(tmp_path / "bad.toml"), tmp_path)
-    (tmp_path / "marked.toml").write_bytes((WORLD + 'algs = ["ppo"]').encode("utf-8-sig"))
+    (tmp_path / "marked.toml").write_bytes((SECTION + 'algs = ["ppo"]').encode("utf-8-sig"))
     assert load_study(str(tmp_path / "marked.toml"), tmp_path).cells
 
 
@@ -291,15 +291,15 @@ def test_what_a_study_says_of_itself_is_checked_too(tmp_path):
         ('slurm = "yes"', "slurm must be a table, not 'yes'"),
     ):
         with pytest.raises(UsageError, match=f"A study's {said}"):
-            study(line + WORLD + 'algs = ["ppo"]', tmp_path)
+            study(line + SECTION + 'algs = ["ppo"]', tmp_path)
     with pytest.raises(UsageError, match="at least one"):
         study("", tmp_path)
 
 
 @pytest.mark.parametrize("stage", ["collect", "train_rs", "evaluate"])
-def test_a_world_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsys, stage):
+def test_an_env_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsys, stage):
     name = "BabyAI-Text-GoToLocal-RedBal-S20"
-    text = WORLD + f'algs = ["ppo"]\nvariants = ["code"]\n[world.{stage}]\nenv = "{name}"\n'
+    text = SECTION + f'algs = ["ppo"]\nvariants = ["code"]\n[world.{stage}]\nenv = "{name}"\n'
     (tmp_path / "s.toml").write_text(text)
     with pytest.raises(UsageError, match=rf"{stage} in .*'{name}'\. Did you mean 'BabyAI-Text-GoToLocal-RedBall-S20'"):
         load_study(str(tmp_path / "s.toml"), tmp_path)
@@ -309,12 +309,12 @@ def test_a_world_that_does_not_exist_is_said_before_anything_runs(tmp_path, caps
     assert not (tmp_path / "o").exists()
 
 
-def test_the_worlds_that_docs_name_exist():
+def test_the_envs_that_docs_name_exist():
     text = Path("docs/studies.md").read_text()
     named = set(re.findall(r'env = "([^"]+)"', text))
     assert len(named) > 2
     for env in named:
-        world(env)
+        env_spec(env)
 
 
 LANGUAGE = """
@@ -372,7 +372,7 @@ seeds = [2]
 """
 
 
-def test_a_policy_may_start_from_one_of_another_world_or_be_guided_by_it(tmp_path):
+def test_a_policy_may_start_from_one_of_another_env_or_be_guided_by_it(tmp_path):
     found, free = study(EXPLORED, tmp_path), tmp_path / "explore" / "free-s2"
     cells = {cell.run_dir.name: cell.config for cell in found.training}
     assert (cells["tuned-s2"].init_from, cells["tuned-s2"].guide) == (free, None)
@@ -383,7 +383,7 @@ def test_a_policy_may_start_from_one_of_another_world_or_be_guided_by_it(tmp_pat
         EXPLORED.replace("seeds = [1, 2]", "seeds = [1]"),
         EXPLORED.replace('"explore/free"', '"later/free"'),
     ):
-        with pytest.raises(UsageError, match="no world above it has such a run"):
+        with pytest.raises(UsageError, match="no section above it has such a run"):
             study(other, tmp_path)
 
 
@@ -404,8 +404,8 @@ def test_what_an_entry_cannot_start_from_is_named(tmp_path, entry, complaint):
 
 def test_an_entry_says_what_its_report_calls_it(tmp_path: Path):
     entry = {"name": "g", "alg": "rnd", "title": "novelty alone"}
-    world = {"name": "w", "algs": ["ppo", entry], "seeds": [1]}
-    world["train_rs"] = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
-    assert plan({"world": [world]}, tmp_path).report.config.titles == ("g=novelty alone",)
+    env_spec = {"name": "w", "algs": ["ppo", entry], "seeds": [1]}
+    env_spec["train_rs"] = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
+    assert plan({"world": [env_spec]}, tmp_path).report.config.titles == ("g=novelty alone",)
     with pytest.raises(UsageError, match="The title of 'g' is text in quotes, not 3"):
-        plan({"world": [world | {"algs": [entry | {"title": 3}]}]}, tmp_path)
+        plan({"world": [env_spec | {"algs": [entry | {"title": 3}]}]}, tmp_path)

@@ -1,4 +1,4 @@
-"""A whole study in a toy world, small enough to be done in a test again and again."""
+"""A whole study in a toy env, small enough to be done in a test again and again."""
 
 import json
 
@@ -56,7 +56,7 @@ ppo = { num_envs = 8, num_steps = 32 }
 num = 40
 length = 2
 """
-"""Everything that can be shared out, in a world whose captions the rules annotator reads."""
+"""Everything that can be shared out, in an env whose captions the rules annotator reads."""
 
 
 def toy(tmp_path, text=TOY):

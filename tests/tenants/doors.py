@@ -16,7 +16,7 @@ import bkrl
 from bkrl.agents import AGENTS
 from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import RewardStream
 
@@ -100,7 +100,7 @@ class DoorsSettings(bkrl.TrainRsConfig):
 
 def build(settings: DoorsSettings) -> bkrl.Trainee:
     torch.manual_seed(settings.seed)
-    facts = world(settings.env)
+    facts = env_spec(settings.env)
     agent = DoorsAgent(Net(len(facts.action_names)), settings.env, facts.family, facts.action_names)
     envs = make_vec(settings.env, settings.ppo.num_envs)
     streams = [Reached(settings.ppo.gamma)]

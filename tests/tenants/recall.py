@@ -17,7 +17,7 @@ from bkrl.agents import AGENTS
 from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.flags import Flag
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import EnvReward
 
@@ -81,7 +81,7 @@ class RecallSettings(bkrl.TrainRsConfig):
 
 def build(settings: RecallSettings) -> bkrl.Trainee:
     torch.manual_seed(settings.seed)
-    facts = world(settings.env)
+    facts = env_spec(settings.env)
     cell = Cell(settings.hidden, len(facts.action_names))
     agent = RecallAgent(cell, settings.env, facts.family, facts.action_names)
     envs = make_vec(settings.env, settings.ppo.num_envs)

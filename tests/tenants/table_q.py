@@ -13,7 +13,7 @@ from bkrl.agents.protocol import Acted
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.flags import Flag
 from bkrl.core.seeds import derive_seed, generator
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.learn.hardware import CPU
 from bkrl.learn.protocol import Saved
 
@@ -68,7 +68,7 @@ class QLearner:
 
     def __init__(self, settings: TableSettings) -> None:
         self.settings, self.total_steps, self.step, self.episodes = settings, settings.steps, 0, 0
-        facts = world(settings.env)
+        facts = env_spec(settings.env)
         self.agent = TableAgent(
             settings.env, facts.family, facts.action_names, np.zeros((256, len(facts.action_names)))
         )
@@ -100,14 +100,14 @@ class QLearner:
 
     def state(self) -> Saved:
         tensors = {"table": self.agent.table, "seen": self.seen}
-        tensors |= {f"worlds.{name}": array for name, array in self.envs.snapshot().items()}
+        tensors |= {f"envs.{name}": array for name, array in self.envs.snapshot().items()}
         return Saved(tensors, {"step": self.step, "episodes": self.episodes}, True)
 
     def restore(self, saved: Saved) -> None:
         self.agent.table[:], self.seen = saved.tensors["table"], saved.tensors["seen"]
         self.step, self.episodes = saved.counters["step"], saved.counters["episodes"]
-        worlds = {name: array for name, array in saved.tensors.items() if name.startswith("worlds.")}
-        self.envs.restore({name.removeprefix("worlds."): array for name, array in worlds.items()})
+        envs = {name: array for name, array in saved.tensors.items() if name.startswith("worlds.")}
+        self.envs.restore({name.removeprefix("worlds."): array for name, array in envs.items()})
 
     def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
         return {}

@@ -177,7 +177,7 @@ def test_published_french_missions(mission, published):
     assert french_mission(mission, ALL) == published
 
 
-def test_a_mission_of_another_world_has_no_french():
+def test_a_mission_of_another_env_has_no_french():
     with pytest.raises(InputError, match="is no mission of BabyAI"):
         french_mission("get to the green goal square")
 

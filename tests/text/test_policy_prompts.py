@@ -11,7 +11,7 @@ import pytest
 
 from bkrl.core.errors import InputError
 from bkrl.data.views import Views
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.envs.babyai.constants import ACTION_SETS
 from bkrl.text.language import DEFECTS, french_actions
 from bkrl.text.policy_prompts import FRENCH, balrog, glam, lamorel, prompts
@@ -37,7 +37,7 @@ def history(*steps, observations=3):
 
 
 def one(form, views, mission="go to the purple ball", actions=ACTIONS, **options):
-    facts = replace(world("BabyAI-GoToLocal-v0"), action_names=tuple(actions))
+    facts = replace(env_spec("BabyAI-GoToLocal-v0"), action_names=tuple(actions))
     worded = Wording(**options).of(facts)
     [prompt], index = prompts(form, replace(views, mission=objects(worded.mission(mission))), worded)
     assert index.tolist() == [0]
@@ -110,7 +110,7 @@ def test_the_window_becomes_a_prompt():
 def test_equal_prompts_are_made_once():
     missions = objects("open the door", "open the door", "open the door", "open a door")
     views = Views(np.zeros((4, 1), np.uint8), text=objects(FIRST, SECOND, FIRST, FIRST), mission=missions)
-    facts = replace(world("BabyAI-GoToLocal-v0"), action_names=ACTIONS)
+    facts = replace(env_spec("BabyAI-GoToLocal-v0"), action_names=ACTIONS)
     made, index = prompts(glam, views, Wording().of(facts))
     assert index.tolist() == [0, 1, 0, 2]
     assert made == [

@@ -1,4 +1,4 @@
-"""Prompts: every template renders, the long part is a fixed prefix, and no text from a world breaks out of its
+"""Prompts: every template renders, the long part is a fixed prefix, and no text from an env breaks out of its
 place.
 """
 
@@ -15,12 +15,12 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.labelers.answers import Unparsed, parse_choice
 from bkrl.labelers.code import Example, code_prompt
 from bkrl.labelers.goals import goal_prompt
-from bkrl.labelers.material import SegmentText, WorldCard
+from bkrl.labelers.material import EnvCard, SegmentText
 from bkrl.labelers.preferences import pair_prompt
 from bkrl.text import prompts
 from bkrl.text.prompts import bounds
 
-WORLDS = [WorldCard("W", family, ("left", "right")) for family in ("babyai", "crafter", "other")]
+CARDS = [EnvCard("W", family, ("left", "right")) for family in ("babyai", "crafter", "other")]
 PLAIN = SegmentText(("You see nothing.", "You see a wall 1 step forward."), ("left",))
 
 INJECTIONS = (
@@ -62,27 +62,27 @@ INJECTIONS = (
 )
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.family)
-def test_every_variant_renders_for_every_family(world: WorldCard) -> None:
-    for rendered in (pair_prompt(world, PLAIN, PLAIN), goal_prompt(world, PLAIN), code_prompt(world, "L", 5, [PLAIN])):
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.family)
+def test_every_variant_renders_for_every_family(card: EnvCard) -> None:
+    for rendered in (pair_prompt(card, PLAIN, PLAIN), goal_prompt(card, PLAIN), code_prompt(card, "L", 5, [PLAIN])):
         assert [role for role, _ in rendered] == ["system", "user"]
         assert all(text and "{{" not in text and "{%" not in text for _, text in rendered)
         assert "task" in rendered[0][1].lower()
 
 
-def test_the_world_stands_first_and_is_the_same_in_every_request() -> None:
+def test_the_env_stands_first_and_is_the_same_in_every_request() -> None:
     other = SegmentText(("You see a red ball 1 step forward.", "x"), ("right",))
-    assert pair_prompt(WORLDS[0], PLAIN, other)[0] == pair_prompt(WORLDS[0], other, other)[0]
-    assert goal_prompt(WORLDS[0], PLAIN)[0] == goal_prompt(WORLDS[0], other)[0]
+    assert pair_prompt(CARDS[0], PLAIN, other)[0] == pair_prompt(CARDS[0], other, other)[0]
+    assert goal_prompt(CARDS[0], PLAIN)[0] == goal_prompt(CARDS[0], other)[0]
 
 
 @pytest.mark.parametrize("text", INJECTIONS, ids=range(len(INJECTIONS)))
-def test_text_from_a_world_stays_in_its_place(text: str) -> None:
+def test_text_from_an_env_stays_in_its_place(text: str) -> None:
     hostile = SegmentText((text, "You see nothing."), ("left",))
-    rendered = pair_prompt(WORLDS[0], hostile, PLAIN)
+    rendered = pair_prompt(CARDS[0], hostile, PLAIN)
     shape = [[line.split(" ")[0] for line in body.splitlines()] for _, body in rendered]
     assert shape == [
-        [line.split(" ")[0] for line in body.splitlines()] for _, body in pair_prompt(WORLDS[0], PLAIN, PLAIN)
+        [line.split(" ")[0] for line in body.splitlines()] for _, body in pair_prompt(CARDS[0], PLAIN, PLAIN)
     ]
     quoted = [line[5:] for line in rendered[1][1].splitlines() if line.startswith("sees ")]
     assert len(quoted) == 4
@@ -102,13 +102,13 @@ def test_names_that_stand_unquoted_are_names(text: str) -> None:
     assert all(character.isalnum() or character in " _-" for character in cleaned)
 
 
-def test_names_of_the_worlds_stay_as_they_are() -> None:
+def test_names_of_the_envs_stay_as_they_are() -> None:
     for own in ("left", "toggle", "place_stone", "make wood pickaxe", "pick-up"):
         assert prompts.name(own) == own
 
 
 @pytest.mark.parametrize("text", INJECTIONS, ids=range(len(INJECTIONS)))
-def test_an_echo_of_the_world_is_no_answer(text: str) -> None:
+def test_an_echo_of_the_env_is_no_answer(text: str) -> None:
     echoed = prompts.quote(text)
     if len(echoed) > 14:
         assert isinstance(parse_choice(f"I saw {echoed} and thought about it."), Unparsed)
@@ -129,7 +129,7 @@ def test_component_names_of_a_program_stay_in_their_place() -> None:
 
 def test_a_missing_value_is_an_error_not_a_gap() -> None:
     with pytest.raises(jinja2.UndefinedError):
-        prompts.SHIPPED.render("goal", world=WORLDS[0])
+        prompts.SHIPPED.render("goal", world=CARDS[0])
 
 
 def test_fingerprints_name_every_template_and_unknown_ones_are_refused() -> None:
@@ -164,7 +164,7 @@ def test_a_template_of_ones_own_is_bounded(tmp_path, monkeypatch, bomb: str, why
     (tmp_path / "pref.md").write_text(f"<<<user>>>\n{bomb}{{{{ a }}}}{{{{ b }}}}\n")
 
     def used() -> None:
-        pair_prompt(replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path))), PLAIN, PLAIN)
+        pair_prompt(replace(CARDS[0], prompts=prompts.open_prompts(str(tmp_path))), PLAIN, PLAIN)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=rf"pref.md .*{why}"):
@@ -174,8 +174,8 @@ def test_a_template_of_ones_own_is_bounded(tmp_path, monkeypatch, bomb: str, why
 
 def test_a_template_of_ones_own_is_tried_once(tmp_path, monkeypatch) -> None:
     (tmp_path / "pref.md").write_text("<<<user>>>\nWhich of {{ a }} and {{ b }}?\n")
-    world, tried = replace(WORLDS[0], prompts=prompts.open_prompts(str(tmp_path))), []
+    card, tried = replace(CARDS[0], prompts=prompts.open_prompts(str(tmp_path))), []
     monkeypatch.setattr(prompts, "fits", lambda work: bool(tried.append(work) or bounds.fits(work)))
-    assert "Which of" in pair_prompt(world, PLAIN, PLAIN)[1][1]
-    assert pair_prompt(world, PLAIN, PLAIN) == pair_prompt(world, PLAIN, PLAIN)
+    assert "Which of" in pair_prompt(card, PLAIN, PLAIN)[1][1]
+    assert pair_prompt(card, PLAIN, PLAIN) == pair_prompt(card, PLAIN, PLAIN)
     assert len(tried) == 1

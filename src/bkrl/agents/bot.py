@@ -17,7 +17,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import bot_of, world
+from bkrl.envs import bot_of, env_spec
 from bkrl.envs.family import Bot
 
 
@@ -50,7 +50,7 @@ class BotAgent:
     @classmethod
     def of(cls, env_id: str, epsilon: float = 0.0) -> BotAgent:
         """The bot of an env; UsageError where there is none."""
-        facts = world(env_id)
+        facts = env_spec(env_id)
         agent = cls(env_id, facts.family, facts.action_names, epsilon)
         assert agent.bot
         return agent

@@ -17,9 +17,9 @@ from bkrl.agents.networks.layers import is_image
 from bkrl.agents.protocol import Agent
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import World, family, memory_of
+from bkrl.envs import EnvSpec, family, memory_of
 from bkrl.envs.symbols import Symbols
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.runs.record import Run
 from bkrl.text.mission_words import words_of
 
@@ -48,18 +48,18 @@ def take_weights(network: nn.Module, source: Path) -> None:
     if problem := misfit(network, tensors):
         raise InputError(
             f"--init-from: the weights in {source} are those of another network: {problem}; choose the same --network"
-            f"{there and f' ({there} there)'}, --view, world family and reward streams."
+            f"{there and f' ({there} there)'}, --view, env family and reward streams."
         )
     if not finite(network, tensors):
         raise InputError(f"--init-from: {source} holds weights that are not finite; start from another policy.")
     network.load_state_dict(tensors)
 
 
-def observation_options(world: World, network: str, view: str | None = None) -> tuple[dict[str, Any], str]:
+def observation_options(env_spec: EnvSpec, network: str, view: str | None = None) -> tuple[dict[str, Any], str]:
     """What to ask of `make_vec` so that this network can see, and the key of its view.
 
     Args:
-        world: the facts of its env.
+        env_spec: the facts of its env.
         network: its name.
         view: `symbolic`, `image` or, for what the network was made for, None. Whatever the policy sees, potentials,
             novelty and captions read the symbols.
@@ -67,25 +67,25 @@ def observation_options(world: World, network: str, view: str | None = None) -> 
     Raises:
         UsageError: the env has no pictures, or the network cannot read its symbols.
     """
-    drawn = family(world.family).images
+    drawn = family(env_spec.family).images
     if view is None:
         view = "image" if network == "paper" and drawn else "symbolic"
     if view == "image" and not drawn:
-        raise UsageError(f"--view image: {world.env_id} does not come as pictures; leave --view out.")
+        raise UsageError(f"--view image: {env_spec.env_id} does not come as pictures; leave --view out.")
     if view == "symbolic" and network == "paper" and drawn:
         raise UsageError(
-            f"--view symbolic: the paper network reads views and pictures, and {world.env_id} shows neither; use "
+            f"--view symbolic: the paper network reads views and pictures, and {env_spec.env_id} shows neither; use "
             "--network compact, or leave --view out."
         )
     return {"observation": "both"} if view == "image" else {}, view
 
 
-def check_acts_in(agent: Agent, world: World, source: object) -> None:
+def check_acts_in(agent: Agent, env_spec: EnvSpec, source: object) -> None:
     """InputError where an agent, read from `source`, cannot act in an env."""
-    if world.family != agent.family or world.action_names != agent.action_names:
+    if env_spec.family != agent.family or env_spec.action_names != agent.action_names:
         raise InputError(
-            f"{source} acts in {agent.family} worlds with the actions of {agent.env_id}; "
-            f"{world.env_id} is another kind of world, choose one like it with --env."
+            f"{source} acts in {agent.family} envs with the actions of {agent.env_id}; "
+            f"{env_spec.env_id} is another kind of env, choose one like it with --env."
         )
 
 
@@ -96,7 +96,7 @@ def options_of(agent: Agent) -> dict[str, Any]:
 
 def new_agent(
     name: str,
-    envs: WorldVectorEnv,
+    envs: BaseVectorEnv,
     view: str,
     num_values: int,
     seed: int,
@@ -117,27 +117,27 @@ def new_agent(
     Raises:
         UsageError: the network cannot read that, or nothing is remembered of episodes in this env.
     """
-    remembered = memory_of(envs.world.env_id) if memory else None
+    remembered = memory_of(envs.env_spec.env_id) if memory else None
     if memory and remembered is None:
-        raise UsageError(f"Nothing is remembered of episodes in {envs.world.env_id}: leave --see-memory out.")
-    world, space = envs.world, envs.single_observation_space
+        raise UsageError(f"Nothing is remembered of episodes in {envs.env_spec.env_id}: leave --see-memory out.")
+    env_spec, space = envs.env_spec, envs.single_observation_space
     if isinstance(space, spaces.Dict):
         space = space[view]
     shape: Sequence[int] = space.shape or ()
     network = build_network(
         name,
         obs_shape=shape,
-        num_actions=len(world.action_names),
+        num_actions=len(env_spec.action_names),
         num_values=num_values,
-        symbols=_symbols(world, shape, getattr(space, "high", None)),
+        symbols=_symbols(env_spec, shape, getattr(space, "high", None)),
         missions=missions,
         fields=0 if remembered is None else len(remembered.names),
         seed=seed,
     )
-    return NetworkAgent.of(network, world.env_id, world.family, world.action_names, view)
+    return NetworkAgent.of(network, env_spec.env_id, env_spec.family, env_spec.action_names, view)
 
 
-def teach(agent: NetworkAgent, envs: WorldVectorEnv) -> None:
+def teach(agent: NetworkAgent, envs: BaseVectorEnv) -> None:
     """Give an agent that reads missions numbers for the words of the missions in these envs, where it has room.
 
     The envs are reset with fixed seeds until four resets have brought no new word; reset them before they are used.
@@ -158,7 +158,7 @@ def teach(agent: NetworkAgent, envs: WorldVectorEnv) -> None:
     agent.vocabulary.add(missions)
 
 
-def advice_network(facts: World, seed: int, missions: Iterable[str] = (), hidden: int = 64) -> ActorCritic:
+def advice_network(facts: EnvSpec, seed: int, missions: Iterable[str] = (), hidden: int = 64) -> ActorCritic:
     """A fresh, small network that can hold advice on the symbols of this env's family; it reads missions if any are
     given, whose words it then knows. With `hidden` = `POLICY_HIDDEN` a policy can begin with its weights."""
     given = set(missions)
@@ -177,5 +177,5 @@ def advice_network(facts: World, seed: int, missions: Iterable[str] = (), hidden
     return network
 
 
-def _symbols(world: World, shape: Sequence[int], high: Any) -> Symbols | None:
-    return None if is_image(shape) else family(world.family).symbols(shape, high)
+def _symbols(env_spec: EnvSpec, shape: Sequence[int], high: Any) -> Symbols | None:
+    return None if is_image(shape) else family(env_spec.family).symbols(shape, high)

@@ -15,7 +15,7 @@ from bkrl.agents.networks.layers import Linear
 from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.viewer import symbols_after
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import family, make_vec, situations, world
+from bkrl.envs import env_spec, family, make_vec, situations
 from bkrl.envs.family import Situations
 from bkrl.envs.symbols import Symbols
 from bkrl.goals.captions import NOTHING
@@ -65,7 +65,7 @@ class LearntCaptioner:
     """
 
     def __init__(self, env_id: str, seed: int) -> None:
-        facts, known = world(env_id), situations(env_id)
+        facts, known = env_spec(env_id), situations(env_id)
         first = {deed: number for number, deed in reversed(list(enumerate(known.deeds)))}
         self._group = np.array([min(first[name] for name in same if name in first) for same in known.same])
         symbols = family(facts.family).symbols(facts.obs_shape)

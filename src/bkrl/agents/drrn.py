@@ -32,8 +32,8 @@ from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import world
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs import env_spec
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.text.policy_prompts import FORMS, prompts
 from bkrl.text.tokenizer import Tokenizer
 from bkrl.text.wording import Wording
@@ -125,7 +125,7 @@ class DRRNAgent:
         self, network: DRRNNetwork, tokenizer: Tokenizer, env_id: str, reading: Reading, wording: Wording | None = None
     ) -> None:
         self.module, self.tokenizer, self.reading = network, tokenizer, reading
-        facts = world(env_id)
+        facts = env_spec(env_id)
         self.env_id, self.family, self.action_names = facts.env_id, facts.family, facts.action_names
         self.observations, self.wording = reading.observations, wording or Wording()
         self.wants = wants_of(reading)
@@ -213,7 +213,7 @@ class DRRNAgent:
 
 
 def new_drrn(
-    envs: WorldVectorEnv, vocabulary: int, reading: Reading, wording: Wording, seed: int, steps: int = 32
+    envs: BaseVectorEnv, vocabulary: int, reading: Reading, wording: Wording, seed: int, steps: int = 32
 ) -> DRRNAgent:
     """An agent with fresh weights, and a tokenizer that is trained on what it would read while it acts at random.
 
@@ -225,7 +225,7 @@ def new_drrn(
         steps: of acting at random.
     """
     view = Viewer(envs, SimpleNamespace(wants=wants_of(reading), wording=wording, observations=reading.observations))
-    worded, rng, N = wording.of(envs.world), generator(seed, "corpus"), envs.num_envs
+    worded, rng, N = wording.of(envs.env_spec), generator(seed, "corpus"), envs.num_envs
     seen, started = envs.reset(seed=derive_seed(seed, "corpus"))[0], np.ones(N, bool)
     corpus: list[Any] = list(worded.action_names)
     for _ in range(steps):
@@ -237,7 +237,7 @@ def new_drrn(
     tokenizer = Tokenizer.trained(corpus, vocabulary)
     network = DRRNNetwork.empty(tokenizer.size)
     network.initialise(torch.Generator().manual_seed(seed))
-    return DRRNAgent(network, tokenizer, envs.world.env_id, reading, wording)
+    return DRRNAgent(network, tokenizer, envs.env_spec.env_id, reading, wording)
 
 
 def wants_of(reading: Reading) -> tuple[ViewName, ...]:

@@ -20,7 +20,7 @@ from bkrl.core.activity import doing
 from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Seen
 from bkrl.data.views import ViewKeys, Views
-from bkrl.envs.vector import Obs, WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv, Obs
 
 MOST_AT_ONCE = 128
 """So many episodes are worth playing side by side: a step of all costs little more than a step of a few."""
@@ -73,7 +73,7 @@ class Episode:
 class Start:
     """How envs begin the episodes of a seed: reset once, and put back when the same seed is asked for again."""
 
-    def __init__(self, envs: WorldVectorEnv) -> None:
+    def __init__(self, envs: BaseVectorEnv) -> None:
         self.envs = envs
         self.seed: int | None = None
         self.state: dict[str, NDArray[Any]] = {}
@@ -92,7 +92,7 @@ class Start:
 
 def play(
     agent: Agent,
-    envs: WorldVectorEnv,
+    envs: BaseVectorEnv,
     episodes: int,
     *,
     seed: int,
@@ -309,7 +309,7 @@ class Evaluation:
             without memory, made greedy, often walks in circles.
     """
 
-    def __init__(self, envs: WorldVectorEnv, episodes: int, seed: int, also_greedy: bool = False) -> None:
+    def __init__(self, envs: BaseVectorEnv, episodes: int, seed: int, also_greedy: bool = False) -> None:
         self.envs, self.episodes, self.seed, self.start = envs, episodes, seed, Start(envs)
         self.kinds = [("eval/greedy_", True), ("eval/", False)] if also_greedy else [("eval/", False)]
 

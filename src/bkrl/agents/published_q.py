@@ -22,7 +22,7 @@ from bkrl.agents.q import EVALUATION_EPSILON, QAgent
 from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import family, situations, world
+from bkrl.envs import env_spec, family, situations
 from bkrl.text.encoders import EncoderSettings, TextEncoder, open_encoder
 
 SIDE, FRAMES, HIDDEN = 84, 4, 512
@@ -106,7 +106,7 @@ class PublishedAgent(QAgent):
         super().__init__(network, *who)
         self.encoder, self.run_on = encoder, run_on
         self._known = situations(self.env_id)
-        self._symbols = math.prod(world(self.env_id).obs_shape)
+        self._symbols = math.prod(env_spec(self.env_id).obs_shape)
         self._texts: dict[bytes, NDArray[np.float32]] = {}
 
     @property
@@ -146,7 +146,7 @@ class PublishedAgent(QAgent):
 
     def _encoded(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(B, E) of symbols and goals (B, ...): each text is encoded once."""
-        shape = world(self.env_id).obs_shape
+        shape = env_spec(self.env_id).obs_shape
         symbols = np.ascontiguousarray(rows[:, : self._symbols]).reshape(len(rows), *shape)
         vectors = np.empty((len(rows), self.encoder.size), np.float32)
         for i, (key, goals) in enumerate(zip(self._known.keys(symbols), rows[:, self._symbols :], strict=True)):

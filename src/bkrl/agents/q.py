@@ -18,7 +18,7 @@ from bkrl.agents.protocol import Acted, Inputs, State
 from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.envs.symbols import Symbols
 
 EVALUATION_EPSILON = 0.001
@@ -148,7 +148,7 @@ class QAgent(GoalAgent):
         """(…, J) what the network reads of views: the symbols, then the goals if it sees them."""
         if self.sees_goals:
             return super().rows(views)
-        axes = views.symbols.ndim - len(world(self.env_id).obs_shape)
+        axes = views.symbols.ndim - len(env_spec(self.env_id).obs_shape)
         return views.symbols.reshape(*views.symbols.shape[:axes], -1)
 
     def of_rows(self, rows: NDArray[np.uint8]) -> Inputs:

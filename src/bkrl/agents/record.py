@@ -11,14 +11,14 @@ from bkrl.agents.play import Episode, play
 from bkrl.agents.protocol import Agent
 from bkrl.data.schema import LABEL
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import World
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs import EnvSpec
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.runs.record import Run
 
 
 def record(
     agent: Agent,
-    envs: WorldVectorEnv,
+    envs: BaseVectorEnv,
     count: int,
     writer: DatasetWriter,
     describe: Callable[[NDArray[np.uint8]], list[str]],
@@ -60,7 +60,7 @@ def record(
 
 
 def open_writer(
-    run: Run, facts: World, envs: WorldVectorEnv, language: str | None, *, played_by: str, labelled: bool = False
+    run: Run, facts: EnvSpec, envs: BaseVectorEnv, language: str | None, *, played_by: str, labelled: bool = False
 ) -> DatasetWriter:
     """The writer of a run's episodes in these envs, captioned in a language; resets them.
 

@@ -18,7 +18,7 @@ import numpy as np
 from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import make_vec, world
+from bkrl.envs import env_spec, make_vec
 from bkrl.text.policy_prompts import LABELS
 from bkrl.text.wording import Wording
 
@@ -50,11 +50,11 @@ class _Episode:
         self._reward, self._over, self._view = 0.0, False, self._viewer()
         views = self._view(self._envs.reset(seed=chosen)[0], np.ones(1, bool))
         assert views.mission is not None
-        labels = LABELS[self._wording.language or self._envs.world.language or "en"]
+        labels = LABELS[self._wording.language or self._envs.env_spec.language or "en"]
         return f"{labels.goal}: {views.mission[0]}\n{self._said(views)}"
 
     def get_reward(self) -> float:
-        """The world's reward of the episode so far."""
+        """The env's reward of the episode so far."""
         return self._reward
 
     def _act(self, action: int) -> str:
@@ -85,7 +85,7 @@ def to_trl_environment(env_id: str, wording: Wording | None = None) -> type:
     Raises:
         UsageError: there is no such env, or its actions cannot be names of functions.
     """
-    facts, wording = world(env_id), wording or Wording()
+    facts, wording = env_spec(env_id), wording or Wording()
     tools: dict[str, Callable[[Any], str]] = {}
     for number, name in enumerate(wording.of(facts).action_names):
         called = re.sub(r"\W+", "_", name.strip())

@@ -13,7 +13,7 @@ from bkrl.agents.protocol import Agent, Goals
 from bkrl.core.errors import InputError
 from bkrl.data.views import Views, pack_texts, unpack_texts
 from bkrl.envs import memory_of
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.text.wording import Wording
 
 OBSERVATIONS = 3
@@ -48,7 +48,7 @@ class Viewer:
         memory: whether views hold the memory of episodes although the agent does not want it.
     """
 
-    def __init__(self, envs: WorldVectorEnv, agent: Agent, goals: Goals | None = None, *, memory: bool = False) -> None:
+    def __init__(self, envs: BaseVectorEnv, agent: Agent, goals: Goals | None = None, *, memory: bool = False) -> None:
         self.envs, self.wants = envs, agent.wants
         own: Any = getattr(agent, "goals", None)
         self.goals: Goals | None = goals or (own.of(envs.num_envs) if hasattr(own, "of") else own)
@@ -58,13 +58,13 @@ class Viewer:
         self._remembers = "history" in self.wants
         self._reads = self._remembers or "text" in self.wants
         reads = self._reads or "mission" in self.wants
-        self._worded: Any = getattr(agent, "wording", Wording()).of(envs.world) if reads else None
+        self._worded: Any = getattr(agent, "wording", Wording()).of(envs.env_spec) if reads else None
         length = getattr(agent, "observations", OBSERVATIONS)
         self._history = np.full((envs.num_envs, length - 1), None, object)  # before the present
         self._text: Any = None  # the present
-        self._memory = memory_of(envs.world.env_id) if memory or "memory" in self.wants else None
+        self._memory = memory_of(envs.env_spec.env_id) if memory or "memory" in self.wants else None
         if self._memory is None and (memory or "memory" in self.wants):
-            raise InputError(f"Nothing is remembered of episodes in {envs.world.env_id}: its family has no memory.")
+            raise InputError(f"Nothing is remembered of episodes in {envs.env_spec.env_id}: its family has no memory.")
         if self._memory is not None:
             self._kept = np.zeros((envs.num_envs, self._memory.size), np.uint8)
             self._symbols = np.zeros((0,), np.uint8)  # the present

@@ -63,18 +63,18 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         return [
             ("Sets for `bkrl evaluate RUN --conditions SET`", ["set", "what it is", "conditions", "measures"], _sets())
         ]
-    from bkrl.envs import env_ids, family, world
+    from bkrl.envs import env_ids, env_spec, family
 
-    worlds = [world(env_id) for env_id in env_ids()]
+    specs = [env_spec(env_id) for env_id in env_ids()]
     if what == "options":
         having: dict[tuple[str, str], list[str]] = {}
-        for w in worlds:
+        for w in specs:
             for one in family(w.family).options(w):
                 having.setdefault((one.name, one.flag.help), []).append(w.env_id)
         rows: list[list[Any]] = [[*about, _some_of(ids)] for about, ids in having.items()]
         return [("Options of envs, written as ID@NAME=VALUE,NAME=VALUE", ["option", "what it is", "of"], rows)]
     by_rules: dict[str, list[list[Any]]] = {}
-    for w in worlds:
+    for w in specs:
         by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
     header = ["env", "family", "actions", "max steps", "solved when"]
     return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
@@ -93,7 +93,7 @@ def _studies() -> list[list[Any]]:
     rows: list[list[Any]] = []
     for name in presets():
         document = shipped(name)
-        parts = [part for world in document["world"] for part in (world, *world.get("task", ()))]
+        parts = [part for section in document["world"] for part in (section, *section.get("task", ()))]
         entries = [entry for part in parts for entry in part.get("algs", ())]
         algs = [entry.partition(":")[0] if isinstance(entry, str) else entry["alg"] for entry in entries]
         took = duration(60 * document["minutes"])

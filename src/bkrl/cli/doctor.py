@@ -19,8 +19,8 @@ def examine() -> list[Finding]:
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", lambda: f"{platform.python_version()} on {platform.platform()}"),
         ("packages", _packages),
-        ("BabyAI world", lambda: _world("BabyAI-Text-GoToLocal-RedBall-S20")),
-        ("Crafter world", lambda: _world("Crafter-Text-Reward")),
+        ("BabyAI env", lambda: _env("BabyAI-Text-GoToLocal-RedBall-S20")),
+        ("Crafter env", lambda: _env("Crafter-Text-Reward")),
         ("sandbox", _sandbox),
         ("torch", _torch),
         ("folders", _folders),
@@ -39,7 +39,7 @@ def _packages() -> str:
     return ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
 
 
-def _world(env_id: str) -> str:
+def _env(env_id: str) -> str:
     from bkrl.envs import make_vec
 
     envs = make_vec(env_id, 2)

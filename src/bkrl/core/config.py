@@ -169,10 +169,10 @@ class PPOConfig:
     def __post_init__(self) -> None:
         """UsageError when a rollout cannot be learnt from, before anything is written."""
         if self.num_envs * self.num_steps < 2:
-            raise UsageError("One world × one step is nothing to compare with; raise --num-envs or --num-steps.")
+            raise UsageError("One env × one step is nothing to compare with; raise --num-envs or --num-steps.")
         if (self.num_envs * self.num_steps) % self.num_minibatches:
             raise UsageError(
-                f"{self.num_envs} worlds × {self.num_steps} steps do not divide into {self.num_minibatches} "
+                f"{self.num_envs} envs × {self.num_steps} steps do not divide into {self.num_minibatches} "
                 "minibatches; change --num-envs, --num-steps or --num-minibatches."
             )
         if self.recurrence and self.num_steps % self.recurrence:
@@ -271,7 +271,7 @@ class MergeConfig:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merged dataset was asked to be: of which world, in which language, from how many datasets."""
+    """What a merged dataset was asked to be: of which env, in which language, from how many datasets."""
 
     env: str
     language: str

@@ -21,7 +21,7 @@ from bkrl.core.files import read_json, read_table, sha256
 from bkrl.core.flags import Flag
 from bkrl.data.schema import LABEL, SCHEMA_VERSION, episodes_schema, part_name, steps_schema
 from bkrl.data.windows import Windows, gather
-from bkrl.envs import memory_of, world
+from bkrl.envs import env_spec, memory_of
 from bkrl.envs.memory import fold
 from bkrl.runs.record import Run
 
@@ -119,7 +119,7 @@ class Dataset:
 
     @cached_property
     def terminated(self) -> NDArray[np.bool_]:
-        """(E,) whether the world ended the episode (and not the time limit)."""
+        """(E,) whether the env ended the episode (and not the time limit)."""
         return self._episode_column("terminated")
 
     @cached_property
@@ -219,7 +219,7 @@ class Dataset:
     def memory(self) -> NDArray[np.uint8] | None:
         """(R, M) what happened in each episode up to each row; None where nothing is remembered of them."""
         try:
-            memory = memory_of(self.env_id) if world(self.env_id).obs_shape == self.obs_shape else None
+            memory = memory_of(self.env_id) if env_spec(self.env_id).obs_shape == self.obs_shape else None
         except UsageError:
             return None
         return None if memory is None else fold(memory, self.observations, self.actions, self.first_row)

@@ -94,7 +94,7 @@ def write(
     """Write `count` episodes, as `DatasetWriter.add_episode` takes them, into a run, and finish it.
 
     Args:
-        info: what `info.json` says of their world.
+        info: what `info.json` says of their env.
         origin: facts about where they come from.
         known: facts about the exploring behind them, see `explored`.
 
@@ -142,7 +142,7 @@ def explored(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _check_fit(first: Dataset, other: Dataset) -> None:
     """InputError naming what sets two datasets apart so that they cannot be one."""
     facts = {
-        "the family of worlds": lambda data: data.info.get("family"),
+        "the family of envs": lambda data: data.info.get("family"),
         "the rules": lambda data: data.info.get("rules"),
         "the shape of observations": lambda data: data.obs_shape,
         "the actions": lambda data: data.action_names,

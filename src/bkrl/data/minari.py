@@ -20,7 +20,7 @@ from bkrl.core.files import make_folder
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.derive import explored, write
-from bkrl.envs import captioner, world
+from bkrl.envs import captioner, env_spec
 from bkrl.runs.record import Run
 
 PREFIX = "minari:"
@@ -30,7 +30,7 @@ _ROOT = "MINARI_DATASETS_PATH"
 
 @dataclass(frozen=True)
 class Imported:
-    """What an imported dataset was asked to be: of which world, in which language, from which Minari dataset."""
+    """What an imported dataset was asked to be: of which env, in which language, from which Minari dataset."""
 
     env: str
     language: str
@@ -119,7 +119,7 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
 
     Raises:
         InputError: there is no such dataset, it is damaged, or of a kind that bkrl cannot hold.
-        UsageError: Minari is not installed, its world is not known, or `out` holds another run.
+        UsageError: Minari is not installed, its env is not known, or `out` holds another run.
     """
     minari = _minari()
     name = source.removeprefix(PREFIX)
@@ -180,13 +180,13 @@ def _episodes(theirs: Any, info: Mapping[str, Any], language: str) -> Iterator[d
 
 
 def _info(theirs: Any, source: str) -> dict[str, Any]:
-    """What `info.json` says of a dataset that bkrl did not export; InputError when it is none of a world of ours."""
+    """What `info.json` says of a dataset that bkrl did not export; InputError when it is none of an env of ours."""
     from gymnasium import spaces
 
     spec, seen = theirs.env_spec, theirs.observation_space
     if spec is None:
-        raise InputError(f"{source} does not say which environment it is of, so bkrl cannot tell its world.")
-    facts = world(spec.kwargs.get("env_id", spec.id))
+        raise InputError(f"{source} does not say which environment it is of, so bkrl cannot tell its env.")
+    facts = env_spec(spec.kwargs.get("env_id", spec.id))
     view = seen.spaces.get("image") if isinstance(seen, spaces.Dict) else seen
     fits = isinstance(view, spaces.Box) and view.shape == facts.obs_shape and view.dtype == np.uint8
     if not fits or theirs.action_space != spaces.Discrete(len(facts.action_names)):
@@ -205,7 +205,7 @@ def _info(theirs: Any, source: str) -> dict[str, Any]:
 
 
 def _env_spec(env_id: str) -> dict[str, str]:
-    """What Gymnasium makes a world from, as Minari keeps it; nothing where bkrl does not know the world (any more)."""
+    """What Gymnasium makes an env from, as Minari keeps it; nothing where bkrl does not know the env (any more)."""
     import gymnasium
 
     try:

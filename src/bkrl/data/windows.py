@@ -1,7 +1,7 @@
-"""Rollouts of many worlds, and the windows of recent history that a potential sees.
+"""Rollouts of many envs, and the windows of recent history that a potential sees.
 
 Φ is a function of a short history h_t = (s_{t-H}, a_{t-H}, …, a_{t-1}, s_t) that never reaches across an
-episode's start. Axes are named at allocation: T steps, N worlds, H history, B windows, M symbols that windows share.
+episode's start. Axes are named at allocation: T steps, N envs, H history, B windows, M symbols that windows share.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Windows:
     """A batch of B histories of H actions and H + 1 observations, oldest first.
 
     Attributes:
-        symbols: (M, *obs_shape) uint8, the raw integers the world emits.
+        symbols: (M, *obs_shape) uint8, the raw integers the env emits.
         index: (B, H+1) which of the symbols stands where; of a row that is not valid, symbols that are all 0.
         actions: (B, H) int64; action i was taken at observation i. 0 where that observation is not valid.
         valid: (B, H+1) bool; False for rows before the episode began.
@@ -186,7 +186,7 @@ class Transitions:
 
 @dataclass
 class Rollout:
-    """T steps of N worlds with SAME_STEP autoreset, and the H rows of history before them.
+    """T steps of N envs with SAME_STEP autoreset, and the H rows of history before them.
 
     Attributes:
         views: (T+1, N) rows of what was seen before each action; row T is what the value is bootstrapped from. Missions
@@ -228,7 +228,7 @@ class Rollout:
         return following
 
     def windows(self, horizon: int, first: int = 0, last: int | None = None) -> Windows:
-        """Windows at rows `first`..`last` (both included, default 0..T) of every world, in (row, world) order."""
+        """Windows at rows `first`..`last` (both included, default 0..T) of every env, in (row, env) order."""
         last = self.num_steps if last is None else last
         t, n = np.divmod(np.arange(first * self.num_envs, (last + 1) * self.num_envs), self.num_envs)
         return replace(self._ending(t, n, self.ages[t, n], horizon), **self._told(t, n))
@@ -253,7 +253,7 @@ class Rollout:
         return {name: None if column is None else column[t, n] for name, column in told.items()}
 
     def _ending(self, t: Int64, n: Int64, ages: NDArray[np.integer], horizon: int) -> Windows:
-        """Windows whose last rows are row t of world n, in the symbols of all rows, finals, and one that is all 0."""
+        """Windows whose last rows are row t of env n, in the symbols of all rows, finals, and one that is all 0."""
         kept, N = len(self.past), self.num_envs
         if horizon > kept:
             raise ValueError(f"the rollout keeps {kept} rows of history, {horizon} were asked for")

@@ -95,7 +95,7 @@ class DatasetWriter:
         Args:
             observations: (T+1, *obs_shape) uint8, the true final one included.
             actions: (T,); rewards: (T,); captions: T+1 strings.
-            seed: what the world was seeded with (it may have drawn several episodes since).
+            seed: what the env was seeded with (it may have drawn several episodes since).
             checkpoint_step: environment steps the recorded policy had been trained for.
             texts: T+1 strings for each of the writer's `texts`.
             episode_texts: one for each of the writer's `episode_texts`.

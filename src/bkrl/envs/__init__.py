@@ -1,6 +1,6 @@
 """Envs by name. Importing this registers every id with Gymnasium; `gym.make("bkrl.envs:bkrl/ID")` imports it for you.
 
-Every world belongs to a `Family` (`family.py`): what differs between kinds of worlds is asked of it. An id may have
+Every env belongs to a `Family` (`family.py`): what differs between kinds of envs is asked of it. An id may have
 options, `ID@NAME=VALUE,NAME=VALUE` (`options.py`).
 
 Each id is registered as `bkrl/ID`, and the listed ones without `bkrl/` too. An id of minigrid without `bkrl/`
@@ -18,19 +18,19 @@ from typing import Any, Literal, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
-from bkrl.envs.family import Bot, ClauseReader, Episodes, Family, Placing, Situations, World
+from bkrl.envs.family import Bot, ClauseReader, EnvSpec, Episodes, Family, Placing, Situations
 from bkrl.envs.memory import EpisodeMemory
 from bkrl.envs.reference import ReferenceVectorEnv
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 
-__all__ = ["Family", "World", "WorldVectorEnv", "captioner", "env_ids", "family", "make", "make_vec", "world"]
+__all__ = ["BaseVectorEnv", "EnvSpec", "Family", "captioner", "env_ids", "env_spec", "family", "make", "make_vec"]
 
 Backend = Literal["native", "reference"]
 F = TypeVar("F", bound=Family)
@@ -50,12 +50,12 @@ def register_family(new: F, env_id: str) -> F:
     if name in FAMILIES:
         raise UsageError(f"'{name}' is a family of bkrl's own; choose another name.")
     try:
-        taken = world(env_id).family
+        taken = env_spec(env_id).family
     except UsageError:  # the id is new
         taken = name
     if taken != name:
         raise UsageError(f"'{env_id}' is an environment of the family '{taken}' already; choose another id.")
-    for remembered in (_worlds, _bare_world, world):
+    for remembered in (_specs, _bare_spec, env_spec):
         remembered.cache_clear()
     kept: F = _OWN.setdefault(name, new)
     return kept
@@ -71,40 +71,40 @@ def family(name: str) -> Family:
 
 
 def family_of(env_id: str) -> Family:
-    """The family of a world; UsageError where there is no such world."""
-    return family(world(env_id).family)
+    """The family of an env; UsageError where there is no such env."""
+    return family(env_spec(env_id).family)
 
 
 @cache
-def _worlds() -> dict[str, World]:
+def _specs() -> dict[str, EnvSpec]:
     load_plugins()
-    return {w.env_id: w for name in (*FAMILIES, *_OWN) for w in family(name).worlds()}
+    return {w.env_id: w for name in (*FAMILIES, *_OWN) for w in family(name).specs()}
 
 
 def env_ids() -> list[str]:
     """Every id bkrl registers; other `BabyAI-*` and `MiniGrid-*` ids of PyPI minigrid work as well."""
-    return list(_worlds())
+    return list(_specs())
 
 
 @cache
-def world(env_id: str) -> World:
+def env_spec(env_id: str) -> EnvSpec:
     """The facts about an id, its options in order and without those that change nothing.
 
-    UsageError with the nearest name when there is no such world, and for options that it does not have.
+    UsageError with the nearest name when there is no such env, and for options that it does not have.
     """
     bare, options = _read(env_id)
     return _with_options(bare, options) if options else bare
 
 
-def _read(env_id: str) -> tuple[World, dict[str, Any]]:
-    """The world of an id without its options, and these."""
+def _read(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
+    """The env of an id without its options, and these."""
     bare, written = env_options.split(env_id)
-    facts = _bare_world(bare)
+    facts = _bare_spec(bare)
     return facts, env_options.read(bare, written, family(facts.family).options(facts)) if written else {}
 
 
-def _with_options(bare: World, options: Mapping[str, Any]) -> World:
-    """The world with these of its options; others, which change no facts, are left alone."""
+def _with_options(bare: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
+    """The env with these of its options; others, which change no facts, are left alone."""
     known = family(bare.family)
     settings = known.options(bare)
     own = {one.name: options[one.name] for one in settings if one.name in options}
@@ -114,8 +114,8 @@ def _with_options(bare: World, options: Mapping[str, Any]) -> World:
 
 
 @cache
-def _bare_world(env_id: str) -> World:
-    known = _worlds()
+def _bare_spec(env_id: str) -> EnvSpec:
+    known = _specs()
     if env_id in known:
         return known[env_id]
     for name in FAMILIES:
@@ -134,15 +134,15 @@ def make_vec(
     max_episode_steps: int | None = None,
     episode_statistics: bool = True,
     **options: Any,
-) -> WorldVectorEnv:
-    """N copies of a world as one vector environment.
+) -> BaseVectorEnv:
+    """N copies of an env as one vector environment.
 
     Args:
         env_id: see `env_ids()`.
         num_envs: N.
-        backend: "native" (our engine) or "reference" (PyPI minigrid or crafter, one Python object a world).
-        autoreset_mode: what follows the end of an episode; bkrl's own code needs the default (see `WorldVectorEnv`).
-        max_episode_steps: actions after which an episode is truncated, if the world does not end it before.
+        backend: "native" (our engine) or "reference" (PyPI minigrid or crafter, one Python object an env).
+        autoreset_mode: what follows the end of an episode; bkrl's own code needs the default (see `BaseVectorEnv`).
+        max_episode_steps: actions after which an episode is truncated, if the env does not end it before.
         episode_statistics: have `infos["episode"]`, which bkrl's own code needs.
         options: of the family, e.g. `observation="image"` for Crafter or `max_steps=100` for BabyAI; they go before
             those in the id.
@@ -156,22 +156,22 @@ def make_vec(
     }
     make = known.make_vec if _native(backend) else partial(Family.make_vec, known)
     made = make(facts, num_envs, episodes, **options)
-    made.world = _with_options(facts, options)
+    made.env_spec = _with_options(facts, options)
     return made
 
 
 def make(env_id: str, *, backend: Backend = "native", **options: Any) -> gymnasium.Env[Any, Any]:
-    """One world as an ordinary `gymnasium.Env` with the same dynamics."""
+    """One env as an ordinary `gymnasium.Env` with the same dynamics."""
     facts, options = _chosen(env_id, options)
     known = family(facts.family)
     made: Any = (known.make if _native(backend) else known.make_reference)(facts, **options)
-    if (changed := _with_options(facts, options)) is not facts:  # environments of one's own have no `world`
-        made.world = changed
+    if (changed := _with_options(facts, options)) is not facts:  # environments of one's own have no `env`
+        made.env_spec = changed
     return made
 
 
-def _chosen(env_id: str, options: Mapping[str, Any]) -> tuple[World, dict[str, Any]]:
-    """The world of an id without its options, and these with further ones, which go before them."""
+def _chosen(env_id: str, options: Mapping[str, Any]) -> tuple[EnvSpec, dict[str, Any]]:
+    """The env of an id without its options, and these with further ones, which go before them."""
     facts, written = _read(env_id)
     return facts, {**written, **options}
 
@@ -185,15 +185,15 @@ def _native(backend: str) -> bool:
 def captioner(
     env_id: str, language: str | None = None, compat: bool = False
 ) -> Callable[[NDArray[np.uint8]], list[str]]:
-    """The caption function of a world: (B, *obs_shape) uint8 → B captions, memoised.
+    """The caption function of an env: (B, *obs_shape) uint8 → B captions, memoised.
 
     Args:
-        env_id: the world.
-        language: "en", "fr" for BabyAI, "ellm" for Crafter in ELLM's wording; None: the world's own.
+        env_id: the env.
+        language: "en", "fr" for BabyAI, "ellm" for Crafter in ELLM's wording; None: the env's own.
         compat: keep the known defects of the published captioner.
     """
     known = family_of(env_id)
-    language = language or world(env_id).language
+    language = language or env_spec(env_id).language
     if language not in known.languages:
         if known.languages == ("en",):
             raise UsageError(f"Captions of {env_id} are in English only; leave --language out.")
@@ -206,7 +206,7 @@ def captioner(
 def sentences(
     env_id: str, language: str | None = None, compat: bool = False
 ) -> Callable[[NDArray[np.uint8]], NDArray[np.object_]]:
-    """What makes texts of a world's observations: (B, *obs_shape) uint8 → (B,) tuples of each caption's sentences."""
+    """What makes texts of an env's observations: (B, *obs_shape) uint8 → (B,) tuples of each caption's sentences."""
     caption = captioner(env_id, language, compat)
     return lambda observations: np.fromiter(map(sentences_of, caption(observations)), object, len(observations))
 
@@ -219,21 +219,21 @@ def sentences_of(caption: str) -> tuple[str, ...]:
 
 @cache
 def missions_vary(env_id: str) -> bool:
-    """Whether episodes of a world ask for different things, of which the observations say nothing."""
+    """Whether episodes of an env ask for different things, of which the observations say nothing."""
     bare, options = _read(env_id)
     return family(bare.family).missions_vary(bare, options)
 
 
 def bot_of(env_id: str) -> Bot | None:
-    """What plans its way in a world; None where there is none."""
-    known = world(env_id)
+    """What plans its way in an env; None where there is none."""
+    known = env_spec(env_id)
     return family(known.family).bot(replace(known, env_id=_read(env_id)[0].env_id))
 
 
 @cache
 def memory_of(env_id: str) -> EpisodeMemory | None:
-    """What can be remembered of episodes in a world; None where nothing says it."""
-    known = world(env_id)
+    """What can be remembered of episodes in an env; None where nothing says it."""
+    known = env_spec(env_id)
     return family(known.family).memory(replace(known, env_id=_read(env_id)[0].env_id))
 
 
@@ -243,8 +243,8 @@ def clause_reader(env_id: str) -> ClauseReader | None:
 
 
 def situations(env_id: str) -> Situations:
-    """What goals can be set by in a world; UsageError where there is nothing."""
-    known = family_of(env_id).situations(world(env_id))
+    """What goals can be set by in an env; UsageError where there is nothing."""
+    known = family_of(env_id).situations(env_spec(env_id))
     if known is None:
         raise UsageError(
             f"No goals can be suggested in {env_id}: its actions are no deeds. Crafter-Typed-Harder has them; see "
@@ -254,15 +254,15 @@ def situations(env_id: str) -> Situations:
 
 
 def placing(env_id: str) -> Placing:
-    """What goals can be set by in a world where things are put away; UsageError in any other."""
+    """What goals can be set by in an env where things are put away; UsageError in any other."""
     known = find_placing(env_id)
     if known is None:
-        raise UsageError(f"Nothing is put away in {env_id}; see `bkrl list envs` for a world of Housekeep.")
+        raise UsageError(f"Nothing is put away in {env_id}; see `bkrl list envs` for an env of Housekeep.")
     return known
 
 
 def find_placing(env_id: str) -> Placing | None:
-    """The same; None in any other world."""
+    """The same; None in any other env."""
     bare, options = _read(env_id)
     return family(bare.family).placing(bare, options)
 
@@ -270,7 +270,7 @@ def find_placing(env_id: str) -> Placing | None:
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     _warn_of_limit(env_id, options)
     env = make(env_id, **options)
-    _warn_of_longer(env.unwrapped, options, world(env_id).max_steps)
+    _warn_of_longer(env.unwrapped, options, env_spec(env_id).max_steps)
     return env
 
 
@@ -283,7 +283,7 @@ def _vector_entry(
     episode_statistics: bool = False,
     max_episode_steps: int | None = None,
     **options: Any,
-) -> WorldVectorEnv:
+) -> BaseVectorEnv:
     """What `gymnasium.make_vec` calls: Gymnasium's defaults instead of ours."""
     if render_mode not in (None, "rgb_array"):
         raise UsageError(f"'{render_mode}' is not a render mode of '{env_id}'; use 'rgb_array' or none.")
@@ -295,7 +295,7 @@ def _vector_entry(
     if limit is not None:
         _warn_of_longer(envs, options, limit)
     if isinstance(envs, ReferenceVectorEnv) and options.get("backend") != "reference":
-        gymnasium.logger.warn(f"{env_id} has no native engine, so it is slow. {envs.world.rules}")
+        gymnasium.logger.warn(f"{env_id} has no native engine, so it is slow. {envs.env_spec.rules}")
     return envs
 
 
@@ -304,10 +304,10 @@ _NO_LIMIT = -1  # Gymnasium's word for it
 
 
 def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = None) -> None:
-    """Say so when a world is made longer than Gymnasium lets its episodes be."""
+    """Say so when an env is made longer than Gymnasium lets its episodes be."""
     for name in ("max_steps", "length"):
         wanted = options.get(name)
-        registered = limit or world(env_id).max_steps
+        registered = limit or env_spec(env_id).max_steps
         if isinstance(wanted, int) and wanted > registered:
             gymnasium.logger.warn(
                 f"{name}={wanted} is beyond the {registered} steps registered for {env_id}, after which Gymnasium cuts "
@@ -317,21 +317,21 @@ def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = Non
 
 def _warn_of_longer(made: Any, options: dict[str, Any], limit: int) -> None:
     """Say so when other options, like a larger room, let episodes last longer than Gymnasium does."""
-    longest = made.world.max_steps
-    registered = _read(made.world.env_id)[0].max_steps
+    longest = made.env_spec.max_steps
+    registered = _read(made.env_spec.env_id)[0].max_steps
     if longest > max(limit, registered) and not {"max_steps", "length"} & set(options):
         gymnasium.logger.warn(
-            f"With these options an episode of {made.world.env_id} has up to {longest} steps, and Gymnasium cuts it "
+            f"With these options an episode of {made.env_spec.env_id} has up to {longest} steps, and Gymnasium cuts it "
             f"off after {limit}: give max_episode_steps={longest} as well, unless you have."
         )
 
 
-class _Spec(EnvSpec):
-    """Finds out the step limit when it is asked for: some worlds must be built to know it."""
+class _Spec(registration.EnvSpec):
+    """Finds out the step limit when it is asked for: some envs must be built to know it."""
 
     @property
     def max_episode_steps(self) -> int | None:  # type: ignore[override]
-        return self.__dict__["max_episode_steps"] or world(self.id.removeprefix(_NAMESPACE)).max_steps
+        return self.__dict__["max_episode_steps"] or env_spec(self.id.removeprefix(_NAMESPACE)).max_steps
 
     @max_episode_steps.setter
     def max_episode_steps(self, steps: int | None) -> None:
@@ -354,6 +354,6 @@ def enter(listed: Sequence[str], others: Sequence[str] = ()) -> None:
 
 # Those of plugins are entered when they are registered: importing this module imports no plugin.
 enter(
-    [w.env_id for name in FAMILIES for w in family(name).worlds()],
+    [w.env_id for name in FAMILIES for w in family(name).specs()],
     [other for name in FAMILIES for other in family(name).other_ids()],
 )

@@ -1,4 +1,4 @@
-"""The contract of a family of worlds: what everything outside `envs` may ask of one.
+"""The contract of a family of envs: what everything outside `envs` may ask of one.
 
 A new family is a module or folder of `envs` that ends in `FAMILY = MyFamily("name")`, and its name in `envs.FAMILIES`.
 Its words for prompts lie beside it in `prompts/`: `world_NAME.md`, and `layout_NAME.md` for BK-Code.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from gymnasium.vector import AutoresetMode
 
     from bkrl.envs.memory import EpisodeMemory
-    from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.envs.vector import BaseVectorEnv
 
 
 @dataclass(frozen=True)
-class World:
+class EnvSpec:
     """One environment id.
 
     Attributes:
@@ -82,7 +82,7 @@ class Bot(Protocol):
         """(N,) the next actions; the same for the same arguments.
 
         Args:
-            env_states: (N,) from `WorldVectorEnv.env_states`.
+            env_states: (N,) from `BaseVectorEnv.env_states`.
             symbols: (N, *obs_shape) what the agents see.
             memory: from `begin`, or as the last call left it: changed in place.
             started: (N,) True where an episode begins: what was before is forgotten there.
@@ -91,7 +91,7 @@ class Bot(Protocol):
 
 
 class Situations(Protocol):
-    """What a world tells those who set goals in it. A goal is the name of a deed; a deed is what an action that
+    """What an env tells those who set goals in it. A goal is the name of a deed; a deed is what an action that
     succeeds does.
 
     Attributes:
@@ -128,7 +128,7 @@ class Placed(NamedTuple):
         place: (N, K) where it lies, as far as the agent knows; -1: in the hand, or nowhere known.
         held: (N,) the slot of the thing in the hand; -1: the hand is empty.
         seen: (N, P) bool, the places that were in view in this episode.
-        good: (N, K + P) bool, the deeds that make sense by the world's own labels: picking up what is known to be out
+        good: (N, K + P) bool, the deeds that make sense by the env's own labels: picking up what is known to be out
             of place, putting what is held where it belongs.
         house: (N,) which house it is.
     """
@@ -143,7 +143,7 @@ class Placed(NamedTuple):
 
 
 class Placing(Protocol):
-    """What a world in which things are put away tells those who set goals in it. A deed is picking up the thing of a
+    """What an env in which things are put away tells those who set goals in it. A deed is picking up the thing of a
     slot, or putting what is in the hand into a place: K + P deeds.
 
     Attributes:
@@ -171,7 +171,7 @@ class Placing(Protocol):
 
 
 class Episodes(TypedDict):
-    """How a vector env ends and begins episodes; see `WorldVectorEnv`."""
+    """How a vector env ends and begins episodes; see `BaseVectorEnv`."""
 
     autoreset_mode: AutoresetMode | str
     max_episode_steps: int | None
@@ -179,9 +179,9 @@ class Episodes(TypedDict):
 
 
 class Family:
-    """A family of worlds: environments that share observations, captions and, mostly, actions.
+    """A family of envs: environments that share observations, captions and, mostly, actions.
 
-    A subclass implements `worlds`, `make_reference` and `caption`; everything else has a default. The base class by
+    A subclass implements `specs`, `make_reference` and `caption`; everything else has a default. The base class by
     itself stands for a family that bkrl does not know (any more): it has a name and nothing else.
 
     Attributes:
@@ -193,7 +193,7 @@ class Family:
         layout: what `layout_NAME.md`, which says what the integers mean, is filled in with as `layout`.
         achievements: the names of what an episode can unlock, in the order of `infos["achievements"]`.
         knowledge: the name of what the rules annotator knows of it, "" where it knows nothing.
-        exact: how exact values are found for it: "tables" (its worlds are `toy.Table`s), "rooms" (minigrid's rules,
+        exact: how exact values are found for it: "tables" (its envs are `toy.Table`s), "rooms" (minigrid's rules,
             searched), or "" with the reason in `inexact`.
     """
 
@@ -214,45 +214,45 @@ class Family:
         """Why exact values cannot be computed, one clause."""
         return f"not computed for {self.name}"
 
-    def worlds(self) -> list[World]:
-        """The worlds that are listed, without making one."""
+    def specs(self) -> list[EnvSpec]:
+        """The envs that are listed, without making one."""
         return []
 
-    def find(self, env_id: str) -> World | None:
-        """The world of an id that is not listed; None for what is none of the family's."""
+    def find(self, env_id: str) -> EnvSpec | None:
+        """The env of an id that is not listed; None for what is none of the family's."""
         return None
 
     def other_ids(self) -> list[str]:
         """The ids that `find` knows."""
         return []
 
-    def options(self, world: World) -> list[Setting]:
-        """What can be chosen of a world that changes it, as in `ID@NAME=VALUE`: name, type, help and default.
+    def options(self, env_spec: EnvSpec) -> list[Setting]:
+        """What can be chosen of an env that changes it, as in `ID@NAME=VALUE`: name, type, help and default.
 
-        `make`, `make_reference` and `make_vec` take each by its name. What changes only how a world is computed or
+        `make`, `make_reference` and `make_vec` take each by its name. What changes only how an env is computed or
         shown is none of them.
         """
         return []
 
-    def changed(self, world: World, options: Mapping[str, Any]) -> World:
-        """The facts of a world with these of its options; UsageError for values that it cannot have."""
-        raise UsageError(f"'{world.env_id}' has no options.")
+    def changed(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
+        """The facts of an env with these of its options; UsageError for values that it cannot have."""
+        raise UsageError(f"'{env_spec.env_id}' has no options.")
 
-    def make_reference(self, world: World, **options: Any) -> Env[Any, Any]:
+    def make_reference(self, env_spec: EnvSpec, **options: Any) -> Env[Any, Any]:
         """One environment on the library that the rules are of: slow, and the ground truth."""
         raise NotImplementedError
 
-    def make(self, world: World, **options: Any) -> Env[Any, Any]:
+    def make(self, env_spec: EnvSpec, **options: Any) -> Env[Any, Any]:
         """One environment, on the native engine where there is one."""
-        return self.make_reference(world, **options)
+        return self.make_reference(env_spec, **options)
 
-    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
+    def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> BaseVectorEnv:
         """`num_envs` of them as one vector environment."""
         from bkrl.envs.reference import ReferenceVectorEnv
 
-        return ReferenceVectorEnv(world, partial(self.make_reference, world, **options), num_envs, **episodes)
+        return ReferenceVectorEnv(env_spec, partial(self.make_reference, env_spec, **options), num_envs, **episodes)
 
-    def missions_vary(self, world: World, options: Mapping[str, Any]) -> bool:
+    def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """Whether episodes with these options ask for different things, of which the observations say nothing."""
         return False
 
@@ -266,18 +266,18 @@ class Family:
         """(B, *obs_shape), (B,), (B, *obs_shape) → B captions of what happened; None where nothing puts it in words."""
         return None
 
-    def situations(self, world: World) -> Situations | None:
-        """What goals can be set by in this world; None where its actions are no deeds."""
+    def situations(self, env_spec: EnvSpec) -> Situations | None:
+        """What goals can be set by in this env; None where its actions are no deeds."""
         return None
 
-    def placing(self, world: World, options: Mapping[str, Any]) -> Placing | None:
-        """What goals can be set by in a world where things are put away; None in any other."""
+    def placing(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> Placing | None:
+        """What goals can be set by in an env where things are put away; None in any other."""
         return None
 
-    def memory(self, world: World) -> EpisodeMemory | None:
-        """What can be remembered of episodes in this world; None where nothing says it.
+    def memory(self, env_spec: EnvSpec) -> EpisodeMemory | None:
+        """What can be remembered of episodes in this env; None where nothing says it.
 
-        The id of `world` is without options, the other facts with them.
+        The id of `env_spec` is without options, the other facts with them.
         """
         return None
 
@@ -287,7 +287,7 @@ class Family:
         """
         return ()
 
-    def relations(self, world: World) -> dict[str, tuple[str, str]]:
+    def relations(self, env_spec: EnvSpec) -> dict[str, tuple[str, str]]:
         """What the present view tells of an agent and the things around it, by a name that programs can use: said as a
         goal, and as a NumPy expression (B,) of `now`, the present observations (B, *obs_shape).
         """
@@ -301,10 +301,10 @@ class Family:
         """What the entries of an observation mean; `high` are its space's upper bounds, where these are known."""
         return Symbols.of_shape(obs_shape, high)
 
-    def bot(self, world: World) -> Bot | None:
-        """What plans its way in this world; None where there is none. `agents.bot` makes an agent of it.
+    def bot(self, env_spec: EnvSpec) -> Bot | None:
+        """What plans its way in this env; None where there is none. `agents.bot` makes an agent of it.
 
-        The id of `world` is without options, the other facts with them.
+        The id of `env_spec` is without options, the other facts with them.
         """
         return None
 

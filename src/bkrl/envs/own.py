@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bkrl import envs
 from bkrl.core.errors import UsageError
-from bkrl.envs.family import Family, World
+from bkrl.envs.family import EnvSpec, Family
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 Caption = Callable[[NDArray[np.uint8]], list[str]]
@@ -61,7 +61,7 @@ def register_env(
         raise UsageError(f"{env_id} has {acts.n} actions, and {len(names)} action_names were given.")
     if max_steps < 1:
         raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
-    card = World(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
+    card = EnvSpec(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
     envs.register_family(OwnFamily(card.family), env_id).add(card, make, caption)
     envs.enter([env_id])
 
@@ -71,10 +71,10 @@ class OwnFamily(Family):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._made: dict[str, tuple[World, Make]] = {}
+        self._made: dict[str, tuple[EnvSpec, Make]] = {}
         self._caption: Caption | None = None
 
-    def add(self, card: World, make: Make, caption: Caption) -> None:
+    def add(self, card: EnvSpec, make: Make, caption: Caption) -> None:
         """One more environment."""
         for other, _ in self._made.values():
             if (other.obs_shape, other.action_names) != (card.obs_shape, card.action_names):
@@ -84,13 +84,13 @@ class OwnFamily(Family):
         self._made[card.env_id] = (card, make)
         self._caption = caption
 
-    def worlds(self) -> list[World]:
+    def specs(self) -> list[EnvSpec]:
         """The facts about each."""
         return [card for card, _ in self._made.values()]
 
-    def make_reference(self, world: World) -> gymnasium.Env[Any, Any]:  # type: ignore[override]  # it knows no options
+    def make_reference(self, env_spec: EnvSpec) -> gymnasium.Env[Any, Any]:  # type: ignore[override]  # it knows no options
         """One environment, cut off after its `max_steps`."""
-        return _Success(gymnasium.wrappers.TimeLimit(self._made[world.env_id][1](), world.max_steps))
+        return _Success(gymnasium.wrappers.TimeLimit(self._made[env_spec.env_id][1](), env_spec.max_steps))
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """(B, *shape) → B captions."""

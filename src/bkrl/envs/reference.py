@@ -9,26 +9,26 @@ import numpy as np
 from gymnasium import Env
 from numpy.typing import NDArray
 
-from bkrl.envs.family import World
-from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
+from bkrl.envs.family import EnvSpec
+from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
 
 
-class ReferenceVectorEnv(WorldVectorEnv):
+class ReferenceVectorEnv(BaseVectorEnv):
     """N ordinary environments stepped one after the other: slow, obvious, and the ground truth of the engines.
 
     Each environment reports `info["success"]` and has a `mission` attribute on its unwrapped self.
 
     Args:
-        world: the facts of the id.
+        env_spec: the facts of the id.
         make: makes one environment.
         num_envs: N.
-        kwargs: see `WorldVectorEnv`.
+        kwargs: see `BaseVectorEnv`.
     """
 
-    def __init__(self, world: World, make: Callable[[], Env[Any, Any]], num_envs: int, **kwargs: Any) -> None:
+    def __init__(self, env_spec: EnvSpec, make: Callable[[], Env[Any, Any]], num_envs: int, **kwargs: Any) -> None:
         self.envs = [make() for _ in range(max(num_envs, 1))]
-        world = getattr(self.envs[0].unwrapped, "world", world)  # with the options that it was made with
-        super().__init__(world, num_envs, self.envs[0].observation_space, **kwargs)
+        env_spec = getattr(self.envs[0].unwrapped, "env_spec", env_spec)  # with the options that it was made with
+        super().__init__(env_spec, num_envs, self.envs[0].observation_space, **kwargs)
         self._shown: list[Any] = [None] * num_envs
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
         self._returns = np.zeros(num_envs, np.float64)

@@ -130,5 +130,5 @@ def check_experience(env: str, where: str) -> None:
     if SECOND.has_task(env):
         raise UsageError(
             f"{where} records {env}, a task of the second set, and no annotator, program or potential may see one; "
-            "collect in another world of its family."
+            "collect in another env of its family."
         )

@@ -1,4 +1,4 @@
-"""Single environments: what all of them check, and one world of a native engine as an ordinary `gymnasium.Env`."""
+"""Single environments: what all of them check, and one env of a native engine as an ordinary `gymnasium.Env`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
-from bkrl.envs.family import World
-from bkrl.envs.vector import WorldVectorEnv, checked_actions
+from bkrl.envs.family import EnvSpec
+from bkrl.envs.vector import BaseVectorEnv, checked_actions
 
 
-class WorldEnv(gymnasium.Env[Any, Any]):
-    """One world; `info["success"]` of a step says whether it was solved just now.
+class BaseEnv(gymnasium.Env[Any, Any]):
+    """One env; `info["success"]` of a step says whether it was solved just now.
 
     After `reset()` without a seed the next episode comes from the same stream of random numbers.
     """
@@ -25,11 +25,11 @@ class WorldEnv(gymnasium.Env[Any, Any]):
     mission = ""
     closed = False
 
-    def __init__(self, world: World, space: spaces.Space[Any], render_mode: str | None) -> None:
+    def __init__(self, env_spec: EnvSpec, space: spaces.Space[Any], render_mode: str | None) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise UsageError(f"'{render_mode}' is not a render mode of '{world.env_id}'; use 'rgb_array' or none.")
-        self.world, self.render_mode = world, render_mode
-        self.observation_space, self.action_space = space, spaces.Discrete(len(world.action_names))
+            raise UsageError(f"'{render_mode}' is not a render mode of '{env_spec.env_id}'; use 'rgb_array' or none.")
+        self.env_spec, self.render_mode = env_spec, render_mode
+        self.observation_space, self.action_space = space, spaces.Discrete(len(env_spec.action_names))
         self._begun = self._over = False
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
     def _check_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
         self._check_open("reset")
         if options:
-            raise ValueError(f"unknown reset option {sorted(options)[0]!r}; '{self.world.env_id}' knows none")
+            raise ValueError(f"unknown reset option {sorted(options)[0]!r}; '{self.env_spec.env_id}' knows none")
         if seed is not None and seed < 0:
             raise ValueError("a seed must not be negative")
         self._begun, self._over = True, False
@@ -50,27 +50,27 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         self._check_begun("step")
         if self._over:
             raise RuntimeError("the episode is over: call reset() first")
-        return checked_actions([action], 1, len(self.world.action_names))
+        return checked_actions([action], 1, len(self.env_spec.action_names))
 
     def _check_open(self, what: str) -> None:
         if self.closed:
-            raise ClosedEnvironmentError(f"{what} after close(): make the world anew")
+            raise ClosedEnvironmentError(f"{what} after close(): make the env anew")
 
     def _check_begun(self, what: str) -> None:
         if not self._begun:
             raise RuntimeError(f"{what} before reset: call reset() first")
 
 
-class SingleEnv(WorldEnv):
-    """A vector environment of one world as an ordinary environment, with rewards in full precision.
+class SingleEnv(BaseEnv):
+    """A vector environment of one env as an ordinary environment, with rewards in full precision.
 
     Args:
-        envs: of one world.
+        envs: of one env.
         render_mode: None or "rgb_array".
     """
 
-    def __init__(self, envs: WorldVectorEnv, render_mode: str | None) -> None:
-        super().__init__(envs.world, envs.single_observation_space, render_mode)
+    def __init__(self, envs: BaseVectorEnv, render_mode: str | None) -> None:
+        super().__init__(envs.env_spec, envs.single_observation_space, render_mode)
         self.envs = envs
 
     @property
@@ -96,20 +96,20 @@ class SingleEnv(WorldEnv):
         return _only(moved[0]), self.envs._exact(0, float(moved[1][0])), terminated, truncated, info
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """The picture of the world as it stands; None without a render mode."""
+        """The picture of the env as it stands; None without a render mode."""
         if self.render_mode is None:
             return None
         self._check_begun("render")
         return self.envs.frame(0)
 
     def close(self) -> None:
-        """Close the world."""
+        """Close the env."""
         super().close()
         self.envs.close()
 
 
 def _only(observations: Any) -> Any:
-    """The observation of the only world."""
+    """The observation of the only env."""
     if isinstance(observations, dict):
         return {key: one[0] for key, one in observations.items()}
     return observations[0]

@@ -1,4 +1,4 @@
-"""Worlds divided among threads: kernels run without the GIL, and no result depends on how many threads there are."""
+"""Envs divided among threads: kernels run without the GIL, and no result depends on how many threads there are."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bkrl.core.errors import UsageError
 
 
 class Shares:
-    """The shares of N worlds, one for each thread; the calling thread takes the first.
+    """The shares of N envs, one for each thread; the calling thread takes the first.
 
     Args:
         num_envs: N.
         threads: threads to use.
-        least: worlds below which a thread costs more than it saves.
+        least: envs below which a thread costs more than it saves.
     """
 
     def __init__(self, num_envs: int, threads: int, least: int = 1) -> None:
@@ -33,7 +33,7 @@ class Shares:
             work(*args, *self._first)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(len(self._others), thread_name_prefix="bkrl-worlds")
+            self._pool = ThreadPoolExecutor(len(self._others), thread_name_prefix="bkrl-envs")
         running = [self._pool.submit(work, *args, *share) for share in self._others]
         work(*args, *self._first)
         for one in running:

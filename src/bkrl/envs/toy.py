@@ -1,4 +1,4 @@
-"""Tiny worlds whose optimal values are known in closed form: for tests, and for watching an algorithm think.
+"""Tiny envs whose optimal values are known in closed form: for tests, and for watching an algorithm think.
 
 Each is a table: S places, A actions, one successor each. The observation is the number of the place, (1,) uint8.
 
@@ -20,16 +20,16 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from bkrl.envs.family import Episodes, Family, World
+from bkrl.envs.family import EnvSpec, Episodes, Family
 from bkrl.envs.single import SingleEnv
-from bkrl.envs.vector import Moved, WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv, Moved
 
 _RULES = "A table of transitions written for bkrl."
 
 
 @dataclass(frozen=True)
 class Table:
-    """A deterministic world as arrays. Places that only a terminating action reaches are never acted in.
+    """A deterministic env as arrays. Places that only a terminating action reaches are never acted in.
 
     Attributes:
         next_state: (S, A) int64.
@@ -64,10 +64,10 @@ class Table:
 
 
 def optimal_values(table: Table, gamma: float, shaping: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
-    """Exact Q*, (S, A), of the world without its clock, by value iteration to machine precision.
+    """Exact Q*, (S, A), of the env without its clock, by value iteration to machine precision.
 
     Args:
-        table: the world.
+        table: the env.
         gamma: discount below 1.
         shaping: (S,) a potential Φ; γΦ(s') - Φ(s) is added to the reward, with Φ = 0 after termination.
     """
@@ -123,18 +123,18 @@ def _endless() -> Table:
     return Table(np.zeros((1, 2), np.int64), reward, nothing, nothing.copy(), np.ones(1), 1)
 
 
-_TABLES: dict[str, tuple[Table, World]] = {
+_TABLES: dict[str, tuple[Table, EnvSpec]] = {
     "Toy-Chain": (
         _corridor(8, None, 1.0),
-        World("Toy-Chain", "toy", (1,), ("left", "right"), 50, _RULES, "The right end of the corridor was reached."),
+        EnvSpec("Toy-Chain", "toy", (1,), ("left", "right"), 50, _RULES, "The right end of the corridor was reached."),
     ),
     "Toy-TwoExits": (
         _corridor(3, 0.6, 1.0),
-        World("Toy-TwoExits", "toy", (1,), ("left", "right"), 50, _RULES, "The far exit, which pays 1, was taken."),
+        EnvSpec("Toy-TwoExits", "toy", (1,), ("left", "right"), 50, _RULES, "The far exit, which pays 1, was taken."),
     ),
     "Toy-Grid": (
         _grid(5),
-        World(
+        EnvSpec(
             "Toy-Grid",
             "toy",
             (1,),
@@ -146,37 +146,37 @@ _TABLES: dict[str, tuple[Table, World]] = {
     ),
     "Toy-Endless": (
         _endless(),
-        World("Toy-Endless", "toy", (1,), ("rest", "work"), 20, _RULES, "Nothing: only the clock ends an episode."),
+        EnvSpec("Toy-Endless", "toy", (1,), ("rest", "work"), 20, _RULES, "Nothing: only the clock ends an episode."),
     ),
 }
 
 
-def worlds() -> list[World]:
-    """The toy worlds."""
+def specs() -> list[EnvSpec]:
+    """The toy envs."""
     return [facts for _, facts in _TABLES.values()]
 
 
 def table(env_id: str) -> Table:
-    """The transition table of a toy world."""
+    """The transition table of a toy env."""
     return _TABLES[env_id][0]
 
 
 class Toy(Family):
-    """The worlds of `_TABLES`."""
+    """The envs of `_TABLES`."""
 
     exact: ClassVar[Literal["tables"]] = "tables"
 
-    def worlds(self) -> list[World]:
-        """The toy worlds."""
-        return worlds()
+    def specs(self) -> list[EnvSpec]:
+        """The toy envs."""
+        return specs()
 
-    def make_reference(self, world: World, render_mode: str | None = "rgb_array") -> SingleEnv:  # type: ignore[override]
-        """One toy world as an ordinary environment."""
-        return SingleEnv(ToyVectorEnv(world.env_id, 1), render_mode)
+    def make_reference(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array") -> SingleEnv:  # type: ignore[override]
+        """One toy env as an ordinary environment."""
+        return SingleEnv(ToyVectorEnv(env_spec.env_id, 1), render_mode)
 
-    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> ToyVectorEnv:
-        """N copies of a toy world, stepped by table look-up; options: see `ToyVectorEnv`."""
-        return ToyVectorEnv(world.env_id, num_envs, **episodes, **options)
+    def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> ToyVectorEnv:
+        """N copies of a toy env, stepped by table look-up; options: see `ToyVectorEnv`."""
+        return ToyVectorEnv(env_spec.env_id, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """(B, 1) uint8 → B sentences."""
@@ -186,13 +186,13 @@ class Toy(Family):
 FAMILY = Toy("toy")
 
 
-class ToyVectorEnv(WorldVectorEnv):
-    """N toy worlds, stepped at once.
+class ToyVectorEnv(BaseVectorEnv):
+    """N toy envs, stepped at once.
 
     Args:
-        env_id: a toy world.
+        env_id: a toy env.
         num_envs: N.
-        kwargs: see `WorldVectorEnv`.
+        kwargs: see `BaseVectorEnv`.
     """
 
     def __init__(self, env_id: str, num_envs: int, **kwargs: Any) -> None:
@@ -204,12 +204,12 @@ class ToyVectorEnv(WorldVectorEnv):
         self._return = np.zeros(num_envs, np.float64)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of one world."""
+        """A picture of one env."""
         self._check_begun("frame")
         return _picture(self.table, int(self._place[index]))
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        """Places, clocks, returns, and the PCG64 state of every world's stream."""
+        """Places, clocks, returns, and the PCG64 state of every env's stream."""
         words = []
         for rng in self._rngs:
             state: Any = rng.bit_generator.state
@@ -255,7 +255,7 @@ class ToyVectorEnv(WorldVectorEnv):
         self._place = np.where(idle, here, self.table.next_state[here, actions])
         self._age += ~idle
         self._return += rewards
-        truncated = (self._age >= self.world.max_steps) & ~terminated & ~idle
+        truncated = (self._age >= self.env_spec.max_steps) & ~terminated & ~idle
         return self._views(), rewards, terminated, truncated, success
 
     def _views(self, which: Any = ...) -> NDArray[np.uint8]:

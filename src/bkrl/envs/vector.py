@@ -1,4 +1,4 @@
-"""The vector environment of every world: arrays in, arrays out, Gymnasium's three autoreset modes."""
+"""The vector environment of every env: arrays in, arrays out, Gymnasium's three autoreset modes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.family import World
+from bkrl.envs.family import EnvSpec
 
 Obs = Any  # a uint8 array (N, *shape), or a dict of such arrays
 Moved = tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
 
-class WorldVectorEnv(VectorEnv[Any, Any, Any]):
-    """A `gymnasium.vector.VectorEnv` over N copies of one world.
+class BaseVectorEnv(VectorEnv[Any, Any, Any]):
+    """A `gymnasium.vector.VectorEnv` over N copies of one env.
 
     What follows the end of env i's episode depends on `autoreset_mode`:
 
@@ -41,11 +41,11 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     A subclass implements `_begin`, `_act`, `_views`, `_scores`, `frame`, and those of the other methods that it can.
 
     Args:
-        world: the facts of the id.
+        env_spec: the facts of the id.
         num_envs: N.
         observation_space: of one env.
         autoreset_mode: an `AutoresetMode` or its value, as in Gymnasium's own vector environments.
-        max_episode_steps: actions after which an episode is truncated, whatever the world's own limit, like Gymnasium's
+        max_episode_steps: actions after which an episode is truncated, whatever the env's own limit, like Gymnasium's
             `TimeLimit`; the reward does not depend on it.
         episode_statistics: report returns and lengths; off by default through `gymnasium.make_vec`, where
             `RecordEpisodeStatistics` wants the key for itself.
@@ -53,11 +53,11 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     render_mode = "rgb_array"
-    world: World
+    env_spec: EnvSpec
 
     def __init__(
         self,
-        world: World,
+        env_spec: EnvSpec,
         num_envs: int,
         observation_space: gymnasium.Space[Any],
         *,
@@ -70,10 +70,10 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         if max_episode_steps is not None:
             max_episode_steps = checked_steps("max_episode_steps", max_episode_steps)
         self.max_episode_steps = max_episode_steps
-        self.world = world
+        self.env_spec = env_spec
         self.num_envs = num_envs
         self.single_observation_space = observation_space
-        self.single_action_space = gymnasium.spaces.Discrete(len(world.action_names))
+        self.single_action_space = gymnasium.spaces.Discrete(len(env_spec.action_names))
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
@@ -117,7 +117,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """One action in every env."""
         self._check_begun("step")
-        actions = checked_actions(actions, self.num_envs, len(self.world.action_names))
+        actions = checked_actions(actions, self.num_envs, len(self.env_spec.action_names))
         mode = self.autoreset_mode
         if mode is AutoresetMode.DISABLED and self._over.any():
             over = np.flatnonzero(self._over).tolist()
@@ -192,7 +192,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         Nothing is begun anew where an episode ends: that is for `begin_rows`.
         """
         idle, each = np.ones(self.num_envs, bool), np.zeros(self.num_envs, np.int64)
-        idle[rows], each[rows] = False, checked_actions(actions, len(rows), len(self.world.action_names))
+        idle[rows], each[rows] = False, checked_actions(actions, len(rows), len(self.env_spec.action_names))
         seen, rewards, terminated, truncated, success = self._act(each, idle)
         if self.max_episode_steps is not None:
             truncated |= (self._scores()[1] >= self.max_episode_steps) & ~idle
@@ -213,7 +213,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
 
         UsageError where there is no bot.
         """
-        raise UsageError(f"The bot does not know {self.world.env_id} on this backend; leave --backend out.")
+        raise UsageError(f"The bot does not know {self.env_spec.env_id} on this backend; leave --backend out.")
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """An (H, W, 3) picture of env `index`."""

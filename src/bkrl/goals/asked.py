@@ -66,7 +66,7 @@ class AskedSuggester:
     Args:
         name: as in `--suggester`.
         session: who is asked; closed by whoever opened it.
-        situations: of the world.
+        situations: of the env.
         prompts: the templates; `explore` is filled in.
         family: the family's name, which chooses the examples.
         temperature, max_tokens: of the requests (published: .1 and 200).

@@ -17,7 +17,7 @@ from bkrl.goals.protocol import Goals, Suggester
 from bkrl.llm.session import AskSession
 
 QUALITIES: Final = ("good", "bad_timing", "nonsense", "impossible")
-"""Suggested by the world's rules too; possible, but not here; a deed that is never possible; no deed at all."""
+"""Suggested by the env's rules too; possible, but not here; a deed that is never possible; no deed at all."""
 _FIRST_ROWS: Final = 256
 
 
@@ -55,7 +55,7 @@ class GoalBook(BaseBook):
     """A row for each situation that was met. A suggester is asked about a situation when it is met first.
 
     Args:
-        situations: of the world.
+        situations: of the env.
         suggester: suggests goals, or nobody.
         matcher: says which deeds reach a goal.
 

@@ -18,7 +18,7 @@ from bkrl.goals.asked import in_words
 from bkrl.goals.judges import Question
 from bkrl.goals.protocol import Goals
 from bkrl.labelers.closed import goal_question
-from bkrl.labelers.material import WorldCard
+from bkrl.labelers.material import EnvCard
 from bkrl.llm.choose import Chooser, ClosedAnswer, ClosedQuestion, Phrasing
 from bkrl.llm.protocol import Message, Request
 from bkrl.llm.session import AskSession
@@ -92,7 +92,7 @@ def _yes(answer: ClosedAnswer | None) -> float | None:
 
 
 class ClosedSuggester:
-    """A suggester whose goals are chosen among the deeds of the world: each is a question of its own in each situation,
+    """A suggester whose goals are chosen among the deeds of the env: each is a question of its own in each situation,
     worded with yes and no in either order.
 
     The goals of a situation are the deeds whose log-odds are not below the mean of that situation: small models say yes
@@ -101,8 +101,8 @@ class ClosedSuggester:
     Args:
         name: as in `--suggester`.
         session: who is asked; closed by whoever opened it.
-        situations: of the world; the vocabulary is what can be done there at all, but for moving and waiting.
-        card: the world as prompts know it.
+        situations: of the env; the vocabulary is what can be done there at all, but for moving and waiting.
+        card: the env as prompts know it.
         votes, max_tokens: see `Chooser`.
         wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
     """
@@ -112,7 +112,7 @@ class ClosedSuggester:
         name: str,
         session: AskSession,
         situations: Situations,
-        card: WorldCard,
+        card: EnvCard,
         *,
         votes: int = 1,
         max_tokens: int = 200,
@@ -170,7 +170,7 @@ class ClosedSuggester:
         return tuple(self.goals[k] for k in chosen[np.argsort(-odds[chosen], kind="stable")])
 
     def score(self, keys: Sequence[int]) -> dict[str, Any]:
-        """Area under the curve of the log-odds, deeds that are sensible by the world's rules against others, over
+        """Area under the curve of the log-odds, deeds that are sensible by the env's rules against others, over
         situations that have answers.
         """
         keys = keys[:: max(1, -(-len(keys) // MOST_SCORED))]

@@ -1,4 +1,4 @@
-"""Judges: who says whether a thing belongs in a place. Suggesters of a world in which things are put away.
+"""Judges: who says whether a thing belongs in a place. Suggesters of an env in which things are put away.
 
 A question is a pair of words as captions have them: ("golf ball", "living room shelf"). A judge answers with the
 probability of yes. `votes`, `noisy` and `zs_mlm` read the data pack; `closed` asks a language model, or the rules

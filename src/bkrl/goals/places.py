@@ -1,4 +1,4 @@
-"""Goals of a world in which things are put away: pick up what is out of place, put it where it belongs.
+"""Goals of an env in which things are put away: pick up what is out of place, put it where it belongs.
 
 As published (Du et al. 2023, Housekeep): with empty hands, each visible thing that is somewhere it does not belong is
 to be picked up; with a thing in hand, each place seen in this episode where it belongs is where to put it. Who knows
@@ -129,7 +129,7 @@ class PlaceSource:
     """Goals of this kind in any number of envs, as a value that a policy file can hold; see `goals.source.Source`.
 
     Attributes:
-        env_id: the world.
+        env_id: the env.
         book: what belongs where.
         rule, costs, shown: see `PlaceTracker`.
         plain: name, accuracy and seed of a judge that asks nobody, so that a policy file can name it; {} for others,
@@ -190,7 +190,7 @@ class PlaceSource:
 
 
 class PlaceTracker(BaseTracker):
-    """Sets the goals of N agents (`agents.protocol.Goals`) in such a world and says what their last actions paid.
+    """Sets the goals of N agents (`agents.protocol.Goals`) in such an env and says what their last actions paid.
 
     As published: a goal that is reached pays, once an episode for each thing picked up and for each thing put away; a
     thing that was put away is not wanted any more. What is no goal costs something (`COSTS`).

@@ -59,7 +59,7 @@ class Noisy(Known):
     goals are drawn once, from the seed and the situation, so they are the same in every process.
 
     Args:
-        situations: of the world.
+        situations: of the env.
         rates: for each of `KINDS`, within 0 and 1 and together at most 1.
         seed: of the errors.
     """

@@ -4,10 +4,10 @@ Each check tests one promise and is known to fail on the published defect it is 
 
 * telescoping, terminal: Σ γ^t F_t over a terminated episode is -Φ(h_0), over a truncated one γ^T Φ(h_T) - Φ(h_0), on
   rollouts of recorded episodes with terminations, truncations and autoresets.
-* policies: tabular worlds solved exactly with and without shaping keep their optimal policies, the two-exit chain among
+* policies: tabular envs solved exactly with and without shaping keep their optimal policies, the two-exit chain among
   them.
 * constant: Φ = c adds (γ - 1) c at every step inside an episode and makes no spike between rollouts.
-* worlds: a world's Φ does not change when the other worlds of the rollout are exchanged.
+* envs: an env's Φ does not change when the other envs of the rollout are exchanged.
 * present: Φ depends on the current observation.
 * units: Φ is not the same when observations are divided as the published code divides them (10, 5, 3).
 * finite: Φ is finite and within [-1, 0] over the dataset.
@@ -86,9 +86,9 @@ class Certificate:
         return {"passed": self.passed, "checks": checks, "not_applicable": dict(self.not_applicable)}
 
 
-def certify(potential: Potential, dataset: Dataset, seed: int = 0, worlds: int = 6, steps: int = 200) -> Certificate:
+def certify(potential: Potential, dataset: Dataset, seed: int = 0, num_envs: int = 6, steps: int = 200) -> Certificate:
     """Run every check on a potential and the dataset it was built from."""
-    rollouts = replay(dataset, potential.reads.horizon, worlds, steps, seed)
+    rollouts = replay(dataset, potential.reads.horizon, num_envs, steps, seed)
     rows = _sample_rows(dataset, 3000, seed)
     sample = dataset.windows(rows, potential.reads.horizon)
     constant = bool(np.ptp(potential(sample)) == 0)
@@ -168,7 +168,7 @@ def constant_potential(rollouts: list[Rollout], shaping: Shaping, value: float =
 
 
 def no_leak(potential: Potential, rollout: Rollout, seed: int) -> Check:
-    """Φ of every world, alone and with the other worlds in another order."""
+    """Φ of every env, alone and with the other envs in another order."""
     phi, _ = _phi(potential, rollout)
     order = generator(seed, "certificate", "worlds").permutation(rollout.num_envs)
     moved, _ = _phi(potential, _reordered(rollout, order))
@@ -221,23 +221,23 @@ def batches(potential: Potential, windows: Windows, seed: int) -> Check:
     return Check("batches", fine, "the same bits for one window and for many" if fine else "Φ depends on the batch")
 
 
-def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -> list[Rollout]:
-    """Two consecutive rollouts of recorded episodes, end to end, as `worlds` worlds with SAME_STEP autoreset.
+def replay(dataset: Dataset, horizon: int, num_envs: int, steps: int, seed: int) -> list[Rollout]:
+    """Two consecutive rollouts of recorded episodes, end to end, as `num_envs` envs with SAME_STEP autoreset.
 
     Of a long episode only the last steps are played, so that every kind of end occurs within `steps`.
     """
     rng = generator(seed, "certificate", "replay")
     length = 2 * steps + 1
     shape = dataset.obs_shape
-    observations = np.zeros((horizon + length, worlds, *shape), np.uint8)
-    actions = np.zeros((horizon + length, worlds), np.int64)
-    ages = np.zeros((length, worlds), np.int32)
-    terminated, truncated = np.zeros((length, worlds), bool), np.zeros((length, worlds), bool)
-    finals = np.zeros((length, worlds, *shape), np.uint8)
-    missions = np.full((length, worlds), "", object)
+    observations = np.zeros((horizon + length, num_envs, *shape), np.uint8)
+    actions = np.zeros((horizon + length, num_envs), np.int64)
+    ages = np.zeros((length, num_envs), np.int32)
+    terminated, truncated = np.zeros((length, num_envs), bool), np.zeros((length, num_envs), bool)
+    finals = np.zeros((length, num_envs, *shape), np.uint8)
+    missions = np.full((length, num_envs), "", object)
     counts = np.zeros((len(dataset.observations), 0), np.uint8) if dataset.memory is None else dataset.memory
-    memory, final_memory = (np.zeros((length, worlds, counts.shape[1]), np.uint8) for _ in range(2))
-    for n in range(worlds):
+    memory, final_memory = (np.zeros((length, num_envs, counts.shape[1]), np.uint8) for _ in range(2))
+    for n in range(num_envs):
         t = 0
         while t < length:
             episode = int(rng.integers(dataset.num_episodes))
@@ -267,7 +267,7 @@ def replay(dataset: Dataset, horizon: int, worlds: int, steps: int, seed: int) -
                 final_index=ended,
                 actions=actions[horizon:][now],
                 ages=ages[start : start + steps + 1],
-                rewards=np.zeros((steps, worlds), np.float32),
+                rewards=np.zeros((steps, num_envs), np.float32),
                 terminated=terminated[now],
                 truncated=truncated[now],
                 past=observations[start : start + horizon],

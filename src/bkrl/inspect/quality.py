@@ -146,7 +146,7 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
     """Rank correlation of Φ with the discounted reward that followed in the recording; None where none ever did.
 
     It is the recorded policy's return and not the best one's, so it is a hint and not a measure of truth; it can be had
-    in every world that pays.
+    in every env that pays.
     """
     if not dataset.rewards.any():
         return None

@@ -84,7 +84,7 @@ def check(env_id: str, criteria: Sequence[str] = ()) -> None:
     """UsageError where a level cannot be solved exactly, or its values say nothing of what is asked: one sentence."""
     if unknown := set(criteria) - set(CRITERIA):
         raise UsageError(f"Exact values answer the criteria {', '.join(CRITERIA)}, not {', '.join(sorted(unknown))}.")
-    facts, (bare, chosen) = envs.world(env_id), options.split(env_id)
+    facts, (bare, chosen) = envs.env_spec(env_id), options.split(env_id)
     family = envs.family(facts.family)
     why = ""
     if family.exact != "rooms":
@@ -170,7 +170,7 @@ def _foreign(dataset: Dataset, episode: int) -> InputError:
 
 def _goals() -> list[str]:
     """The goals that exact values know."""
-    memory = envs.family("babyai").memory(envs.world("MiniGrid-Empty-5x5-v0"))
+    memory = envs.family("babyai").memory(envs.env_spec("MiniGrid-Empty-5x5-v0"))
     assert memory is not None
     said = [*memory.goals, *(goal for goal, _, _ in RELATIONS.values())]
     return [goal for goal in dict.fromkeys(said) if goal not in _EXPLORING]
@@ -180,7 +180,7 @@ def _reached(
     before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8], goals: Sequence[str]
 ) -> NDArray[np.bool_]:
     """(E, *obs_shape), (E,), (E, *obs_shape) → (E, G), whether a step reached each goal."""
-    memory = envs.family("babyai").memory(envs.world("MiniGrid-Empty-5x5-v0"))
+    memory = envs.family("babyai").memory(envs.env_spec("MiniGrid-Empty-5x5-v0"))
     assert memory is not None
     both = np.stack([before, after], 1).reshape(-1, *before.shape[1:])
     deeds = np.stack([actions, actions], 1).reshape(-1)
@@ -248,7 +248,7 @@ def _answers(plan: Plan, truth: Truth) -> Iterator[tuple[ClosedQuestion, NDArray
         for said, _ in closed.subgoals(plan).values():
             worth = 9 * float(truth.importance[truth.goals.index(said)]) if said in truth.goals else 0.0
             chance = np.clip(1.0 - np.abs(np.arange(10) - worth), 0.0, 1.0)
-            yield closed.subgoal_question(plan.world, said), chance
+            yield closed.subgoal_question(plan.card, said), chance
     else:
         moments: dict[str, list[int]] = {}
         queries = closed.queries_of(plan)
@@ -257,7 +257,7 @@ def _answers(plan: Plan, truth: Truth) -> Iterator[tuple[ClosedQuestion, NDArray
         for caption, rows in moments.items():
             for goal in closed.vocabulary(plan.dataset.env_id):
                 yes = float(truth.sensible[rows, truth.goals.index(goal)].mean()) if goal in truth.goals else 0.0
-                yield closed.goal_question(plan.world, caption, goal), np.array([yes, 1.0 - yes])
+                yield closed.goal_question(plan.card, caption, goal), np.array([yes, 1.0 - yes])
 
 
 def truth_of(plan: Plan, reporter: Reporter) -> Truth:

@@ -135,7 +135,7 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     Args:
         potential: its horizon and units must be those of the family. Of one that reads missions or memory nothing is
             computed: tasks are assigned here, no sentence states them, and states have no past.
-        family: the name of a family of worlds; nothing is computed where it has no `exact` values.
+        family: the name of a family of envs; nothing is computed where it has no `exact` values.
         layouts: drawn of each level, by the seeds `seed`, `seed` + 1, …
         seed: of layouts and play.
     """
@@ -228,10 +228,10 @@ def _measure_together(pool: _Pool, potential: Potential, found: Sequence[tuple[S
 
 
 def _toys(potential: Potential) -> LevelsWorth | None:
-    """The toy worlds whose actions the potential was made for; their one table is one layout."""
+    """The toy envs whose actions the potential was made for; their one table is one layout."""
     wanted = getattr(getattr(potential, "artefact", None), "action_names", None)
     pools: dict[str, _Pool] = {}
-    for facts in toy.worlds():
+    for facts in toy.specs():
         if wanted is not None and facts.action_names != tuple(wanted):
             continue
         table = toy.table(facts.env_id)

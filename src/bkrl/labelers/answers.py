@@ -60,7 +60,7 @@ _SECOND_THOUGHT = re.compile(
 )
 _QUOTATION = re.compile(r'"(?:[^"\\\n]|\\.)*+"?')
 _LONGEST_QUOTED_ANSWER = 11
-"""Longer quotations are words of the world that are repeated, which may say anything."""
+"""Longer quotations are words of the env that are repeated, which may say anything."""
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[^`\n]*+\n(.*?)(?:^[ \t]*+\1[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE)
 _DEFINES = re.compile(r"^[ \t]*def\s+potential\s*\(", re.MULTILINE)
 

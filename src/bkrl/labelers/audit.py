@@ -122,7 +122,7 @@ def conduct(
     if variant_of(run) != "pref":
         raise UsageError(f"{labels} holds no preferences; only pairs can be audited. `bkrl label view` shows the rest.")
     table, data = labels_of(run), dataset_of(run, dataset_at(run, dataset))
-    world, manifest = card_of(run, data), sha256(run.path / "manifest.json")
+    env, manifest = card_of(run, data), sha256(run.path / "manifest.json")
     given = read_answers(path, manifest)
     chosen = sample(table, seed)[:n]
     if not chosen:
@@ -132,7 +132,7 @@ def conduct(
         _check_writable(path)
     done = len(chosen) - len(open_)
     for number, (place, swapped) in enumerate(open_, done + 1):
-        a, b = (segment_text(data, segment, world) for segment in segments_of(table[place]))
+        a, b = (segment_text(data, segment, env) for segment in segments_of(table[place]))
         first, second = (b, a) if swapped else (a, b)
         shown = question(first, second, f"Pair {number} of {len(chosen)}")
         reply = _asked(ask, shown)

@@ -32,7 +32,7 @@ def control(name: str) -> Variant:
 def _label(name: str, plan: Plan, session: AskSession) -> Done:
     del session
     table = rows(name, plan.dataset, draw_pairs(plan.dataset, plan.num, plan.length, plan.seed), plan.seed)
-    return Done(table, None, of_pairs(plan.dataset, plan.world, table, [], by_rules=False), usable=True)
+    return Done(table, None, of_pairs(plan.dataset, plan.card, table, [], by_rules=False), usable=True)
 
 
 def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:

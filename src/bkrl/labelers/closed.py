@@ -25,7 +25,7 @@ from bkrl.data.schema import CHOICES, LIBRARY
 from bkrl.labelers import code, goals, preferences
 from bkrl.labelers.answers import Unparsed, parse_goals
 from bkrl.labelers.asking import Responses, turns
-from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, segment_text
+from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, segment_text
 from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
 from bkrl.labelers.quality import closed_choice, of_goals, of_pairs, of_programs, rules_choice
 from bkrl.llm.choose import (
@@ -72,22 +72,22 @@ _STEPS = 95  # percentile of a memory's field in the dataset: so many steps of i
 
 
 def _phrasings(
-    world: WorldCard, name: str, options: Sequence[str], ways: Sequence[Mapping[str, Any]], turned: bool
+    card: EnvCard, name: str, options: Sequence[str], ways: Sequence[Mapping[str, Any]], turned: bool
 ) -> ClosedQuestion:
     """A question whose second phrasing has the options' meanings turned round, or only their order in the words."""
     straight = tuple(range(len(options)))
     orders = (straight, straight[::-1] if turned else straight)[: len(ways)]
     return ClosedQuestion(
         tuple(
-            Phrasing(turns(world.prompts.render(name, world=world, **way)), tuple(options), order)
+            Phrasing(turns(card.prompts.render(name, world=card, **way)), tuple(options), order)
             for way, order in zip(ways, orders, strict=True)
         )
     )
 
 
-def _yes_or_no(world: WorldCard, name: str, **values: Any) -> ClosedQuestion:
+def _yes_or_no(card: EnvCard, name: str, **values: Any) -> ClosedQuestion:
     ways = [{**values, "first": one, "second": other} for one, other in (("Yes", "No"), ("No", "Yes"))]
-    return _phrasings(world, name, ("Yes", "No"), ways, turned=False)
+    return _phrasings(card, name, ("Yes", "No"), ways, turned=False)
 
 
 def brief(segment: SegmentText) -> SegmentText:
@@ -100,44 +100,44 @@ def brief(segment: SegmentText) -> SegmentText:
     return replace(segment, captions=(" ".join(changed), " ".join(told)))
 
 
-def pair_question(world: WorldCard, a: SegmentText, b: SegmentText, criterion: str) -> ClosedQuestion:
+def pair_question(card: EnvCard, a: SegmentText, b: SegmentText, criterion: str) -> ClosedQuestion:
     """Outcome 0: A is better, 1: B."""
     asked, a, b = f"{CRITERIA[criterion]}?", brief(a), brief(b)
     if criterion == "mission":
         a, b = (replace(one, captions=("", one.captions[-1]), actions=()) for one in (a, b))
     ways = [{"a": a, "b": b, "criterion": asked}, {"a": b, "b": a, "criterion": asked}]
-    return _phrasings(world, "choose_pref", ("1", "2"), ways, turned=True)
+    return _phrasings(card, "choose_pref", ("1", "2"), ways, turned=True)
 
 
-def point_question(world: WorldCard, segment: SegmentText, criterion: str) -> ClosedQuestion:
+def point_question(card: EnvCard, segment: SegmentText, criterion: str) -> ClosedQuestion:
     """Outcome 0: yes."""
-    return _yes_or_no(world, "choose_point", segment=segment, criterion=f"{POINTS[criterion]}?")
+    return _yes_or_no(card, "choose_point", segment=segment, criterion=f"{POINTS[criterion]}?")
 
 
-def subgoal_question(world: WorldCard, goal: str) -> ClosedQuestion:
+def subgoal_question(card: EnvCard, goal: str) -> ClosedQuestion:
     """Outcome k: importance k of 9.
 
     The scale is not turned round in a second phrasing: a model of 0.5B parameters does not notice (ratings correlated
     at -.99), so that the mean of both phrasings holds nothing of what it says.
     """
-    return _phrasings(world, "choose_subgoal", list("0123456789"), [{"goal": goal}], turned=False)
+    return _phrasings(card, "choose_subgoal", list("0123456789"), [{"goal": goal}], turned=False)
 
 
-def need_question(world: WorldCard, goal: str, other: str) -> ClosedQuestion:
+def need_question(card: EnvCard, goal: str, other: str) -> ClosedQuestion:
     """Outcome 0: yes, one has to do `goal` in order to do `other`. What the words add is the same for all sub-goals."""
-    return _phrasings(world, "choose_need", ("Yes", "No"), [{"goal": goal, "other": other}], turned=False)
+    return _phrasings(card, "choose_need", ("Yes", "No"), [{"goal": goal, "other": other}], turned=False)
 
 
-def goal_question(world: WorldCard, caption: str, goal: str) -> ClosedQuestion:
+def goal_question(card: EnvCard, caption: str, goal: str) -> ClosedQuestion:
     """Outcome 0: yes."""
-    return _yes_or_no(world, "choose_goal", situation=(caption,), goal=goal)
+    return _yes_or_no(card, "choose_goal", situation=(caption,), goal=goal)
 
 
-def action_question(world: WorldCard, caption: str) -> ClosedQuestion:
+def action_question(card: EnvCard, caption: str) -> ClosedQuestion:
     """Outcome k: the k-th action; they are listed in either order."""
-    names = [prompts.name(one) for one in world.action_names]
+    names = [prompts.name(one) for one in card.action_names]
     ways = [{"caption": caption, "actions": listed} for listed in (names, names[::-1])]
-    return _phrasings(world, "choose_action", names, ways, turned=False)
+    return _phrasings(card, "choose_action", names, ways, turned=False)
 
 
 class _Record:
@@ -230,7 +230,7 @@ def _crossed(pairs: Sequence[preferences.Pair]) -> list[preferences.Pair]:
 
 def texts_of(plan: Plan, pair: preferences.Pair) -> tuple[SegmentText, SegmentText]:
     """Both segments of a pair as they are shown."""
-    a, b = (segment_text(plan.dataset, one, plan.world) for one in (pair.a, pair.b))
+    a, b = (segment_text(plan.dataset, one, plan.card) for one in (pair.a, pair.b))
     return a, b
 
 
@@ -238,7 +238,7 @@ def _criteria(plan: Plan) -> tuple[str, ...]:
     unknown = [one for one in plan.criteria if one not in CRITERIA]
     if unknown or not plan.criteria:
         raise UsageError(f"--criteria are of {', '.join(CRITERIA)}, not '{', '.join(unknown)}'.")
-    if "mission" in plan.criteria and plan.world.mission_words is None:
+    if "mission" in plan.criteria and plan.card.mission_words is None:
         raise UsageError("The criterion mission is about missions; pass --with-mission, or another one.")
     return plan.criteria
 
@@ -246,8 +246,8 @@ def _criteria(plan: Plan) -> tuple[str, ...]:
 def questions_of_pair(plan: Plan, texts: tuple[SegmentText, SegmentText]) -> list[ClosedQuestion]:
     """C questions of a pair; of points 2 C, those of A first."""
     if plan.compare == "pairs":
-        return [pair_question(plan.world, *texts, criterion) for criterion in _criteria(plan)]
-    return [point_question(plan.world, one, criterion) for one in texts for criterion in _criteria(plan)]
+        return [pair_question(plan.card, *texts, criterion) for criterion in _criteria(plan)]
+    return [point_question(plan.card, one, criterion) for one in texts for criterion in _criteria(plan)]
 
 
 def _pref_questions(plan: Plan) -> list[ClosedQuestion]:
@@ -289,7 +289,7 @@ def _label_pairs(plan: Plan, session: AskSession) -> Done:
         table.append(preferences.row_of(number, pair, label, status, votes, used))
     more = _calibrate_pairs(plan, table, sides)
     shown = [{**row, "request_ids": []} if points else row for row in _first_criterion(table, len(criteria))]
-    facts = of_pairs(plan.dataset, plan.world, shown, record.responses.rows, by_rules=False, read=closed_choice)
+    facts = of_pairs(plan.dataset, plan.card, shown, record.responses.rows, by_rules=False, read=closed_choice)
     spread = float(np.std(odds[agree])) if agree.any() else 0.0
     facts |= {"log_odds_spread": spread, "inconsistent": sum(row["status"] == "inconsistent" for row in table), **more}
     usable = any(row["label"] is not None for row in table)
@@ -334,7 +334,7 @@ def _calibrate_pairs(plan: Plan, table: list[dict[str, Any]], sides: NDArray[np.
     known: list[tuple[int, int]] = []
     for n, row in enumerate(table):
         if row["status"] == "labelled" and len(known) < MOST_KNOWN:
-            choice = rules_choice(plan.dataset, plan.world, row)
+            choice = rules_choice(plan.dataset, plan.card, row)
             known += [(n, "AB".index(choice))] if choice in ("A", "B") else []
     places, truth = np.array([n for n, _ in known], int), np.array([k for _, k in known], int)
     found = calibration(sides[places], truth, "rules", biased=False)
@@ -352,12 +352,11 @@ def subgoals(plan: Plan) -> dict[str, tuple[str, str]]:
 
     What memory counts is worth as much as explorers did of it (the 95th percentile), at least once.
     """
-    world = envs.world(plan.dataset.env_id)
+    card = envs.env_spec(plan.dataset.env_id)
     found = {
-        name: (said, f"({how}).astype(float)")
-        for name, (said, how) in envs.family(world.family).relations(world).items()
+        name: (said, f"({how}).astype(float)") for name, (said, how) in envs.family(card.family).relations(card).items()
     }
-    memory = envs.memory_of(plan.dataset.env_id) if plan.world.memory else None
+    memory = envs.memory_of(plan.dataset.env_id) if plan.card.memory else None
     if memory is not None and plan.dataset.memory is not None:
         most = np.percentile(plan.dataset.memory, _STEPS, axis=0, method="closest_observation")
         for column, (name, said) in enumerate(zip(memory.names, memory.goals, strict=True)):
@@ -396,11 +395,11 @@ def program_of(named: Mapping[str, tuple[str, str]], ratings: NDArray[np.float64
     return "\n".join([*lines, "    return sum(parts.values()), parts", ""])
 
 
-def questions_of_subgoals(world: WorldCard, said: Sequence[str], rate: str) -> list[ClosedQuestion]:
+def questions_of_subgoals(card: EnvCard, said: Sequence[str], rate: str) -> list[ClosedQuestion]:
     """Of S sub-goals: S questions, or S (S - 1) where it is asked what needs what, those about the first one first."""
     if rate == "alone":
-        return [subgoal_question(world, one) for one in said]
-    return [need_question(world, one, other) for one, other in permutations(said, 2)]
+        return [subgoal_question(card, one) for one in said]
+    return [need_question(card, one, other) for one, other in permutations(said, 2)]
 
 
 def ratings_of(scores: NDArray[np.float64], rate: str) -> NDArray[np.float64]:
@@ -415,7 +414,7 @@ def ratings_of(scores: NDArray[np.float64], rate: str) -> NDArray[np.float64]:
 
 
 def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
-    return questions_of_subgoals(plan.world, [said for said, _ in subgoals(plan).values()], plan.rate)
+    return questions_of_subgoals(plan.card, [said for said, _ in subgoals(plan).values()], plan.rate)
 
 
 def _label_program(plan: Plan, session: AskSession) -> Done:
@@ -432,8 +431,8 @@ def _label_program(plan: Plan, session: AskSession) -> Done:
         checked = code.Checked(None, error="no sub-goal was rated")
         candidate = code.Candidate(0, 0, None, checked, exchange)
     else:
-        program = program_of(named, ratings, session.backend.name, bool(plan.world.memory))
-        check = code.checker(plan.dataset, plan.world.mission_words, len(plan.world.memory))
+        program = program_of(named, ratings, session.backend.name, bool(plan.card.memory))
+        check = code.checker(plan.dataset, plan.card.mission_words, len(plan.card.memory))
         candidate = code.Candidate(0, 0, program, check(program, validation.windows), exchange)
     table = code.rows(validation, [candidate], record.responses)
     rated = {name: None if np.isnan(one) else round(float(one), 4) for name, one in zip(named, ratings, strict=True)}
@@ -446,9 +445,9 @@ def _label_program(plan: Plan, session: AskSession) -> Done:
 
 def vocabulary(env_id: str) -> list[str]:
     """The goals of an env: what its memory counts and what its views tell, said as goals, each once."""
-    world, memory = envs.world(env_id), envs.memory_of(env_id)
+    card, memory = envs.env_spec(env_id), envs.memory_of(env_id)
     said = [] if memory is None else list(memory.goals)
-    said += [goal for goal, _ in envs.family(world.family).relations(world).values()]
+    said += [goal for goal, _ in envs.family(card.family).relations(card).values()]
     found = {goals.normal_form(goal): goal for goal in reversed(said)}
     if not found:
         raise UsageError(f"No goals are named for {env_id}; pass --ask open.")
@@ -467,9 +466,7 @@ def queries_of(plan: Plan) -> list[tuple[int, Segment]]:
 
 def _goal_questions(plan: Plan) -> list[ClosedQuestion]:
     captions = dict.fromkeys(captions_of(plan.dataset, queries_of(plan)))
-    return [
-        goal_question(plan.world, caption, goal) for caption in captions for goal in vocabulary(plan.dataset.env_id)
-    ]
+    return [goal_question(plan.card, caption, goal) for caption in captions for goal in vocabulary(plan.dataset.env_id)]
 
 
 def _label_goals(plan: Plan, session: AskSession) -> Done:
@@ -533,16 +530,16 @@ def _known_goals(
     plan: Plan, queries: Sequence[tuple[int, Segment]], captions: list[str], distinct: list[str], named: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(D G,) outcome of each question by the rules annotator, and the places of those on the held-out moments."""
-    if envs.family(plan.world.family).knowledge not in KNOWLEDGE:
+    if envs.family(plan.card.family).knowledge not in KNOWLEDGE:
         raise UsageError(f"The rules annotator knows nothing of {plan.dataset.env_id}; leave --calibrate out.")
     known = np.ones((len(distinct), len(named)), np.int64)
     held = np.zeros(known.shape, bool)
     forms = [goals.normal_form(goal) for goal in named]
     for number in range(0, len(distinct), HELD_OUT):
         _, segment = queries[captions.index(distinct[number])]
-        text = segment_text(plan.dataset, segment, plan.world)
+        text = segment_text(plan.dataset, segment, plan.card)
         try:
-            said = parse_goals(answer([one for _, one in SHIPPED.render("goal", world=plan.world, segment=text)]))
+            said = parse_goals(answer([one for _, one in SHIPPED.render("goal", world=plan.card, segment=text)]))
         except Fault:
             continue
         meant = set() if isinstance(said, Unparsed) else {goals.normal_form(goal) for goal in said}
@@ -552,9 +549,9 @@ def _known_goals(
     return known.reshape(-1), np.random.default_rng(plan.seed).permutation(places)[:MOST_KNOWN]
 
 
-def _try(name: str, **values: Any) -> Callable[[WorldCard], None]:
-    def fill(world: WorldCard) -> None:
-        world.prompts.render(name, world=world, **values)
+def _try(name: str, **values: Any) -> Callable[[EnvCard], None]:
+    def fill(card: EnvCard) -> None:
+        card.prompts.render(name, world=card, **values)
 
     return fill
 
@@ -562,14 +559,14 @@ def _try(name: str, **values: Any) -> Callable[[WorldCard], None]:
 _YES = {"first": "Yes", "second": "No"}
 
 
-def _try_pairs(world: WorldCard) -> None:
-    _try("choose_pref", a=A_SEGMENT, b=A_SEGMENT, criterion="Which?")(world)
-    _try("choose_point", segment=A_SEGMENT, criterion="Is it?", **_YES)(world)
+def _try_pairs(card: EnvCard) -> None:
+    _try("choose_pref", a=A_SEGMENT, b=A_SEGMENT, criterion="Which?")(card)
+    _try("choose_point", segment=A_SEGMENT, criterion="Is it?", **_YES)(card)
 
 
-def _try_subgoals(world: WorldCard) -> None:
-    _try("choose_subgoal", goal="go")(world)
-    _try("choose_need", goal="go", other="come")(world)
+def _try_subgoals(card: EnvCard) -> None:
+    _try("choose_subgoal", goal="go")(card)
+    _try("choose_need", goal="go", other="come")(card)
 
 
 CLOSED: dict[str, Variant] = {

@@ -25,7 +25,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
 from bkrl.labelers.answers import Unparsed, parse_program
 from bkrl.labelers.asking import Responses, Sampling, turns
-from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, layout_text, rows_text
+from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, layout_text, rows_text
 from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
 from bkrl.labelers.quality import of_programs
 from bkrl.llm.protocol import NOT_ASKED, Exchange, Message
@@ -126,10 +126,10 @@ def validation_set(dataset: Dataset, horizon: int, seed: int) -> Validation:
 
 
 def code_prompt(
-    world: WorldCard, layout: str, horizon: int, examples: list[SegmentText] | list[Example]
+    card: EnvCard, layout: str, horizon: int, examples: list[SegmentText] | list[Example]
 ) -> list[tuple[str, str]]:
     """The turns that open a conversation. `layout`: what the integers of an observation mean, in words."""
-    return world.prompts.render("code", world=world, layout=layout.strip(), horizon=horizon, examples=examples)
+    return card.prompts.render("code", world=card, layout=layout.strip(), horizon=horizon, examples=examples)
 
 
 class Writer:
@@ -158,16 +158,16 @@ class Writer:
         return Candidate(number, round_number, program, checked, exchange), said
 
 
-def opening_of(world: WorldCard, layout: str, dataset: Dataset, validation: Validation) -> tuple[Message, ...]:
+def opening_of(card: EnvCard, layout: str, dataset: Dataset, validation: Validation) -> tuple[Message, ...]:
     """The turns that open a conversation, with some of the situations that may be shown."""
-    shown = [_situation(dataset, world, validation, i) for i in _some(np.flatnonzero(validation.shown))]
-    return turns(code_prompt(world, layout, validation.windows.horizon, shown))
+    shown = [_situation(dataset, card, validation, i) for i in _some(np.flatnonzero(validation.shown))]
+    return turns(code_prompt(card, layout, validation.windows.horizon, shown))
 
 
 def write_programs(
     session: AskSession,
     dataset: Dataset,
-    world: WorldCard,
+    card: EnvCard,
     layout: str,
     validation: Validation,
     check: Checker,
@@ -177,7 +177,7 @@ def write_programs(
     sampling: Sampling,
 ) -> list[Candidate]:
     """Hold so many conversations, at most `rounds` rounds each; returns all candidates in order."""
-    opening = opening_of(world, layout, dataset, validation)
+    opening = opening_of(card, layout, dataset, validation)
     writer = Writer(session, sampling, validation.windows, check)
     asked = 0
 
@@ -200,10 +200,10 @@ def write_programs(
             if failures >= FAILURES:
                 break
             if checked.values is None:
-                feedback = world.prompts.render("code_error", error=checked.error)
+                feedback = card.prompts.render("code_error", error=checked.error)
             else:
                 working.add(str(candidate.program))
-                feedback = feedback_on(world, dataset, validation, checked)
+                feedback = feedback_on(card, dataset, validation, checked)
             # Only the last program and what came of it go on: the conversation's length stays bounded.
             messages = (*opening, Message("assistant", said), *turns(feedback))
         return candidates
@@ -279,11 +279,11 @@ def _ordering(successes: NDArray[np.float64], others: NDArray[np.float64]) -> fl
 
 
 def _situation(
-    dataset: Dataset, world: WorldCard, validation: Validation, index: int, checked: Checked | None = None
+    dataset: Dataset, card: EnvCard, validation: Validation, index: int, checked: Checked | None = None
 ) -> Example:
     row, horizon = int(validation.rows[index]), validation.windows.horizon
     steps = min(horizon, int(dataset.ages[row]))
-    text = rows_text(dataset, np.arange(row - steps, row + 1), world)
+    text = rows_text(dataset, np.arange(row - steps, row + 1), card)
     if checked is None or checked.values is None:
         return Example(text.captions, text.actions, text.mission)
     components = tuple((name, float(column[index])) for name, column in checked.components.items())
@@ -296,14 +296,14 @@ def _some(places: NDArray[np.int64]) -> list[int]:
     return [int(places[i]) for i in end_to_end(len(places), SHOWN)]
 
 
-def feedback_on(world: WorldCard, dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
+def feedback_on(card: EnvCard, dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
     """The turn that shows a working program's values and asks to improve it."""
     if checked.values is None:
         raise ValueError("feedback needs values")
     shown = np.flatnonzero(validation.shown)
     values = checked.values[shown]
     components = [(name, column[shown]) for name, column in checked.components.items()]
-    return world.prompts.render(
+    return card.prompts.render(
         "code_improve",
         count=len(values),
         lowest=float(values.min()),
@@ -312,7 +312,7 @@ def feedback_on(world: WorldCard, dataset: Dataset, validation: Validation, chec
         components=[(name, float(c.min()), float(c.mean()), float(c.max())) for name, c in components],
         ordering=measure(validation, checked.values, validation.shown)["ordering"],
         examples=[
-            _situation(dataset, world, validation, index, checked)
+            _situation(dataset, card, validation, index, checked)
             for index in _some(shown[np.argsort(values, kind="stable")])
         ],
     )
@@ -334,15 +334,15 @@ def checker(dataset: Dataset, words: MissionWords | None = None, memory: int = 0
 
 
 def _label(plan: Plan, session: AskSession) -> Done:
-    dataset, world = plan.dataset, plan.world
+    dataset, card = plan.dataset, plan.card
     validation = validation_set(dataset, LENGTH["code"], plan.seed)
     candidates = write_programs(
         session,
         dataset,
-        world,
-        layout_text(world),
+        card,
+        layout_text(card),
         validation,
-        checker(dataset, world.mission_words, len(world.memory)),
+        checker(dataset, card.mission_words, len(card.memory)),
         rounds=plan.num,
         conversations=plan.votes,
         sampling=plan.sampling,
@@ -352,12 +352,12 @@ def _label(plan: Plan, session: AskSession) -> Done:
     return Done(table, responses.rows, of_programs(table), any(row["chosen"] for row in table))
 
 
-def _try_prompts(world: WorldCard) -> None:
-    code_prompt(world, layout_text(world), LENGTH["code"], [A_SEGMENT])
-    world.prompts.render("code_error", error="An error.")
+def _try_prompts(card: EnvCard) -> None:
+    code_prompt(card, layout_text(card), LENGTH["code"], [A_SEGMENT])
+    card.prompts.render("code_error", error="An error.")
     values = {"count": 1, "lowest": 0.0, "mean": 0.0, "highest": 0.0, "ordering": 0.5}
     example = Example(A_SEGMENT.captions, A_SEGMENT.actions, value=0.0, components=(("part", 0.0),))
-    world.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
+    card.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
 
 
 CODE = Variant(("code", "code_form", "code_error", "code_improve"), 1200, lambda plan: None, _label, _try_prompts)

@@ -1,4 +1,4 @@
-"""Exactly what would be sent for one question about a world."""
+"""Exactly what would be sent for one question about an env."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import numpy as np
 from bkrl import envs
 from bkrl.core.seeds import generator
 from bkrl.labelers import code, goals, preferences
-from bkrl.labelers.material import SegmentText, layout_text, world_card
+from bkrl.labelers.material import SegmentText, env_card, layout_text
 from bkrl.labelers.plan import LENGTH
 
 
 def example_prompt(variant: Literal["code", "pref", "goal"], env_id: str, prompt: str | None = None) -> str:
     """The turns as text; two random segments stand for a dataset."""
-    world = world_card(env_id, prompt)
+    card = env_card(env_id, prompt)
     segments = _random_segments(env_id, LENGTH[variant])
     if variant == "pref":
-        rendered = preferences.pair_prompt(world, *segments)
+        rendered = preferences.pair_prompt(card, *segments)
     elif variant == "goal":
-        rendered = goals.goal_prompt(world, segments[0])
+        rendered = goals.goal_prompt(card, segments[0])
     else:
-        rendered = code.code_prompt(world, layout_text(world), LENGTH["code"], segments)
+        rendered = code.code_prompt(card, layout_text(card), LENGTH["code"], segments)
     return "\n\n".join(f"[{role}]\n{text}" for role, text in rendered) + "\n"
 
 
 def _random_segments(env_id: str, length: int) -> list[SegmentText]:
-    """Two segments of random play in the world, always the same two."""
+    """Two segments of random play in the env, always the same two."""
     rng = generator(0, "label", "example")
     env = envs.make(env_id, backend="reference")  # a moment's play is not worth compiling an engine
     caption = envs.captioner(env_id)
-    names = envs.world(env_id).action_names
+    names = envs.env_spec(env_id).action_names
     segments = []
     for episode in range(2):
         observation, _ = env.reset(seed=episode)

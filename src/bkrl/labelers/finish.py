@@ -37,8 +37,8 @@ def finish(
     facts = session.backend.facts()
     if done.responses is not None:
         tables = {"responses.parquet": pa.Table.from_pylist(done.responses, schema=RESPONSES), **tables}
-        templates = variant_of_plan(plan).files(plan.world)
-        asked = {"prompts": plan.world.prompts.fingerprint(templates), "usage": session.facts()}
+        templates = variant_of_plan(plan).files(plan.card)
+        asked = {"prompts": plan.card.prompts.fingerprint(templates), "usage": session.facts()}
         more = {**asked, **more}
     for name, table in tables.items():
         write_table(run.file(name), table)
@@ -50,7 +50,7 @@ def finish(
         env_id=plan.dataset.env_id,
         llm=session.backend.name,
         **facts,
-        **({"reads": list(plan.world.reads)} if plan.world.reads else {}),
+        **({"reads": list(plan.card.reads)} if plan.card.reads else {}),
         **more,
         quality=done.quality,
         table=quality.as_table(done.quality),

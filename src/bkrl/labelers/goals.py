@@ -22,7 +22,7 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.schema import LIBRARY
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
-from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, segment_text
+from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
 from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.quality import of_goals
 from bkrl.llm.protocol import Request
@@ -36,24 +36,24 @@ def draw_queries(dataset: Dataset, count: int, length: int, seed: int) -> list[S
     return draw_segments(dataset, count, length, generator(seed, "label", "goals"))
 
 
-def goal_prompt(world: WorldCard, segment: SegmentText) -> list[tuple[str, str]]:
-    """The turns of a query: the world first (the same in every request), the segment last."""
-    return world.prompts.render("goal", world=world, segment=segment)
+def goal_prompt(card: EnvCard, segment: SegmentText) -> list[tuple[str, str]]:
+    """The turns of a query: the env first (the same in every request), the segment last."""
+    return card.prompts.render("goal", world=card, segment=segment)
 
 
-def request(dataset: Dataset, world: WorldCard, segment: Segment, sampling: Sampling, sample: int = 0) -> Request:
+def request(dataset: Dataset, card: EnvCard, segment: Segment, sampling: Sampling, sample: int = 0) -> Request:
     """The request for one query."""
-    return sampling.request(turns(goal_prompt(world, segment_text(dataset, segment, world))), GOALS_SCHEMA, sample)
+    return sampling.request(turns(goal_prompt(card, segment_text(dataset, segment, card))), GOALS_SCHEMA, sample)
 
 
 def ask_goals(
-    session: AskSession, dataset: Dataset, world: WorldCard, queries: Sequence[Segment], votes: int, sampling: Sampling
+    session: AskSession, dataset: Dataset, card: EnvCard, queries: Sequence[Segment], votes: int, sampling: Sampling
 ) -> list[list[Asked[list[str]]]]:
     """For each query its `votes` answers."""
 
     async def ask(segment: Segment, sample: int) -> Asked[list[str]]:
-        wanted = request(dataset, world, segment, sampling, sample)
-        return await ask_parsed(session, wanted, parse_goals, WANTED, world.prompts)
+        wanted = request(dataset, card, segment, sampling, sample)
+        return await ask_parsed(session, wanted, parse_goals, WANTED, card.prompts)
 
     jobs: list[Callable[[], Awaitable[Asked[list[str]]]]] = [
         partial(ask, segment, sample) for segment in queries for sample in range(votes)
@@ -163,7 +163,7 @@ def _singular(word: str) -> str:
 
 def _requests(plan: Plan) -> list[Request]:
     return [
-        request(plan.dataset, plan.world, query, plan.sampling, sample)
+        request(plan.dataset, plan.card, query, plan.sampling, sample)
         for query in draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
         for sample in range(plan.votes)
     ]
@@ -171,7 +171,7 @@ def _requests(plan: Plan) -> list[Request]:
 
 def _label(plan: Plan, session: AskSession) -> Done:
     queries = draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
-    answers = ask_goals(session, plan.dataset, plan.world, queries, plan.votes, plan.sampling)
+    answers = ask_goals(session, plan.dataset, plan.card, queries, plan.votes, plan.sampling)
     responses = Responses()
     table = rows(plan.dataset, queries, answers, responses)
     entries = pa.Table.from_pylist([entry.row for entry in library(table)], schema=LIBRARY)
@@ -180,9 +180,9 @@ def _label(plan: Plan, session: AskSession) -> Done:
     return Done(table, responses.rows, facts, usable, {"library.parquet": entries})
 
 
-def _try_prompts(world: WorldCard) -> None:
-    goal_prompt(world, A_SEGMENT)
-    try_repair(world.prompts)
+def _try_prompts(card: EnvCard) -> None:
+    goal_prompt(card, A_SEGMENT)
+    try_repair(card.prompts)
 
 
 GOAL = Variant(("goal", "repair"), 60, _requests, _label, _try_prompts)

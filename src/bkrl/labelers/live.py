@@ -26,7 +26,7 @@ from bkrl.data.windows import Rollout, Windows
 from bkrl.envs import make_vec
 from bkrl.labelers.answers import CHOICE_SCHEMA, Unparsed, parse_choice
 from bkrl.labelers.asking import Sampling, turns
-from bkrl.labelers.material import SegmentText, WorldCard
+from bkrl.labelers.material import EnvCard, SegmentText
 from bkrl.labelers.preferences import pair_prompt
 from bkrl.llm.protocol import Exchange, Request, address
 from bkrl.llm.session import STOPPED, AskSession
@@ -54,7 +54,7 @@ class LiveComparisons:
 
     Args:
         session: who is asked; closed by whoever opened it.
-        card: of the world; prompts name no task.
+        card: of the env; prompts name no task.
         caption: (B, *obs_shape) uint8 → B captions.
         length: actions in a segment.
         count: pairs to ask about each time.
@@ -74,7 +74,7 @@ class LiveComparisons:
     def __init__(
         self,
         session: AskSession,
-        card: WorldCard,
+        card: EnvCard,
         caption: Callable[[NDArray[np.uint8]], list[str]],
         obs_shape: tuple[int, ...],
         *,

@@ -1,4 +1,4 @@
-"""What labelers show and ask: the world's card, segments as text, and how segments are drawn from a dataset."""
+"""What labelers show and ask: the env's card, segments as text, and how segments are drawn from a dataset."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bkrl.text.prompts import SHIPPED, Prompts, open_prompts
 
 
 @dataclass(frozen=True)
-class WorldCard:
-    """What a prompt may know about a world. `family` names its description (`world_FAMILY.md`); never a task.
+class EnvCard:
+    """What a prompt may know about an env. `family` names its description (`world_FAMILY.md`); never a task.
 
     `prompts` are those that it stands in. `mission_words`: of the dataset's missions, where prompts show them.
     `memory`: the fields of the memory of episodes, where potentials may read it.
@@ -32,17 +32,17 @@ class WorldCard:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What potentials made from labels of this world see beside observations and actions."""
+        """What potentials made from labels of this env see beside observations and actions."""
         return (*(() if self.mission_words is None else ("mission",)), *(("memory",) if self.memory else ()))
 
 
-def world_card(
+def env_card(
     env_id: str, prompt: str | None = None, words: MissionWords | None = None, memory: tuple[str, ...] = ()
-) -> WorldCard:
-    """The card of a world; a family without a description of its own is "other". `prompt`: see `open_prompts`."""
-    world = envs.world(env_id)
-    family = world.family if f"world_{world.family}" in prompts.names() else "other"
-    return WorldCard(env_id, family, world.action_names, open_prompts(prompt), words, memory)
+) -> EnvCard:
+    """The card of an env; a family without a description of its own is "other". `prompt`: see `open_prompts`."""
+    card = envs.env_spec(env_id)
+    family = card.family if f"world_{card.family}" in prompts.names() else "other"
+    return EnvCard(env_id, family, card.action_names, open_prompts(prompt), words, memory)
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,31 @@ A_SEGMENT = SegmentText(("A caption.", "A caption."), ("act",))
 """For trying a template."""
 
 
-def layout_text(world: WorldCard) -> str:
+def layout_text(card: EnvCard) -> str:
     """What the integers of an observation mean, in words."""
-    piece = f"layout_{world.family}"
+    piece = f"layout_{card.family}"
     if piece in prompts.names():
-        return world.prompts.piece(piece, layout=envs.family(world.family).layout)
+        return card.prompts.piece(piece, layout=envs.family(card.family).layout)
     return "observations[b, i] is the world's observation as it is."
 
 
-def segment_text(dataset: Dataset, segment: Segment, world: WorldCard | None = None) -> SegmentText:
-    """The captions and actions of a segment, and its mission and what was done, where the prompts of `world` show them.
+def segment_text(dataset: Dataset, segment: Segment, card: EnvCard | None = None) -> SegmentText:
+    """The captions and actions of a segment, and its mission and what was done, where the prompts of `card` show them.
 
     InputError when the dataset has no such steps.
     """
-    return rows_text(dataset, dataset.rows(segment), world)
+    return rows_text(dataset, dataset.rows(segment), card)
 
 
-def rows_text(dataset: Dataset, rows: NDArray[np.int64], world: WorldCard | None = None) -> SegmentText:
+def rows_text(dataset: Dataset, rows: NDArray[np.int64], card: EnvCard | None = None) -> SegmentText:
     """The same of consecutive rows of one episode."""
     captions = tuple(dataset.caption(int(row)) for row in rows)
     actions = tuple(prompts.name(dataset.action_names[action]) for action in dataset.actions[rows[:-1]])
-    if world is None:
+    if card is None:
         return SegmentText(captions, actions)
-    mission = dataset.missions[int(dataset.episode_of_row[rows[0]])] if world.mission_words is not None else ""
-    memory = dataset.memory if world.memory else None
-    done = () if memory is None else tuple(_counts(world.memory, memory[row]) for row in (rows[0], rows[-1]))
+    mission = dataset.missions[int(dataset.episode_of_row[rows[0]])] if card.mission_words is not None else ""
+    memory = dataset.memory if card.memory else None
+    done = () if memory is None else tuple(_counts(card.memory, memory[row]) for row in (rows[0], rows[-1]))
     return SegmentText(captions, actions, mission, done)
 
 

@@ -12,7 +12,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.asking import Sampling
 from bkrl.labelers.config import LabelConfig
-from bkrl.labelers.material import WorldCard, world_card
+from bkrl.labelers.material import EnvCard, env_card
 from bkrl.labelers.tables import names_of
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
@@ -34,7 +34,7 @@ class Plan:
 
     variant: Literal["code", "pref", "goal"]
     dataset: Dataset
-    world: WorldCard
+    card: EnvCard
     num: int
     length: int
     swap: Literal["none", "both"]
@@ -53,7 +53,7 @@ class Plan:
         return cls(
             config.variant,
             dataset,
-            world_card(
+            env_card(
                 dataset.env_id,
                 config.prompt,
                 _words(dataset) if config.with_mission else None,
@@ -114,7 +114,7 @@ class Done:
 class Variant:
     """A kind of label.
 
-    templates: those that it is worded by, besides the world's; reply_tokens: of a typical reply without reasoning.
+    templates: those that it is worded by, besides the env's; reply_tokens: of a typical reply without reasoning.
     """
 
     templates: tuple[str, ...]
@@ -123,9 +123,9 @@ class Variant:
     """What would be asked, follow-ups left out; None where each request builds on the reply before."""
     label: Callable[[Plan, AskSession], Done]
     """Ask everything and make the tables."""
-    try_prompts: Callable[[WorldCard], None]
+    try_prompts: Callable[[EnvCard], None]
     """Fill in once every template that may be needed. InputError when a template of the user cannot be."""
 
-    def files(self, world: WorldCard) -> list[str]:
+    def files(self, card: EnvCard) -> list[str]:
         """The names of the templates that a labelling is worded by."""
-        return [*self.templates, f"world_{world.family}"]
+        return [*self.templates, f"world_{card.family}"]

@@ -18,7 +18,7 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.partition import partition
 from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
-from bkrl.labelers.material import A_SEGMENT, SegmentText, WorldCard, draw_segments, segment_text
+from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
 from bkrl.labelers.plan import Done, Plan, Variant
 from bkrl.labelers.quality import SWAPPED, of_pairs
 from bkrl.llm.protocol import Request
@@ -72,36 +72,36 @@ def questions_of(
     pairs: list[Pair],
     swap: Literal["none", "both"],
     votes: int,
-    world: WorldCard | None = None,
+    card: EnvCard | None = None,
 ) -> list[Question]:
     """The questions that have to be asked, in a fixed order; pairs that read the same need none."""
     orders = (False, True) if swap == "both" else (False,)
     return [
         Question(number, swapped, sample)
         for number, pair in enumerate(pairs)
-        if segment_text(dataset, pair.a, world) != segment_text(dataset, pair.b, world)
+        if segment_text(dataset, pair.a, card) != segment_text(dataset, pair.b, card)
         for swapped in orders
         for sample in range(votes)
     ]
 
 
-def request(dataset: Dataset, world: WorldCard, pair: Pair, question: Question, sampling: Sampling) -> Request:
+def request(dataset: Dataset, card: EnvCard, pair: Pair, question: Question, sampling: Sampling) -> Request:
     """The request for one question."""
-    first, second = (segment_text(dataset, one, world) for one in (pair.a, pair.b))
+    first, second = (segment_text(dataset, one, card) for one in (pair.a, pair.b))
     if question.swapped:
         first, second = second, first
-    return sampling.request(turns(pair_prompt(world, first, second)), CHOICE_SCHEMA, question.sample)
+    return sampling.request(turns(pair_prompt(card, first, second)), CHOICE_SCHEMA, question.sample)
 
 
-def pair_prompt(world: WorldCard, a: SegmentText, b: SegmentText) -> list[tuple[str, str]]:
-    """The turns of a comparison: the world first (the same in every request), the pair last."""
-    return world.prompts.render("pref", world=world, a=a, b=b)
+def pair_prompt(card: EnvCard, a: SegmentText, b: SegmentText) -> list[tuple[str, str]]:
+    """The turns of a comparison: the env first (the same in every request), the pair last."""
+    return card.prompts.render("pref", world=card, a=a, b=b)
 
 
 def ask_pairs(
     session: AskSession,
     dataset: Dataset,
-    world: WorldCard,
+    card: EnvCard,
     pairs: list[Pair],
     questions: list[Question],
     sampling: Sampling,
@@ -109,8 +109,8 @@ def ask_pairs(
     """Ask every question; answers are given back in terms of the pair's own A and B."""
 
     async def ask(question: Question) -> Asked[Choice]:
-        wanted = request(dataset, world, pairs[question.pair], question, sampling)
-        asked: Asked[Choice] = await ask_parsed(session, wanted, parse_choice, WANTED, world.prompts)
+        wanted = request(dataset, card, pairs[question.pair], question, sampling)
+        asked: Asked[Choice] = await ask_parsed(session, wanted, parse_choice, WANTED, card.prompts)
         if question.swapped and not isinstance(asked.value, Unparsed):
             return replace(asked, value=SWAPPED[asked.value])
         return asked
@@ -163,27 +163,27 @@ def row_of(
 
 def _asked(plan: Plan) -> tuple[list[Pair], list[Question]]:
     pairs = draw_pairs(plan.dataset, plan.num, plan.length, plan.seed)
-    return pairs, questions_of(plan.dataset, pairs, plan.swap, plan.votes, plan.world)
+    return pairs, questions_of(plan.dataset, pairs, plan.swap, plan.votes, plan.card)
 
 
 def _requests(plan: Plan) -> list[Request]:
     pairs, questions = _asked(plan)
-    return [request(plan.dataset, plan.world, pairs[q.pair], q, plan.sampling) for q in questions]
+    return [request(plan.dataset, plan.card, pairs[q.pair], q, plan.sampling) for q in questions]
 
 
 def _label(plan: Plan, session: AskSession) -> Done:
     pairs, questions = _asked(plan)
-    answers = ask_pairs(session, plan.dataset, plan.world, pairs, questions, plan.sampling)
+    answers = ask_pairs(session, plan.dataset, plan.card, pairs, questions, plan.sampling)
     responses = Responses()
     table = rows(pairs, questions, answers, responses)
     by_rules = session.backend.name == "rules"
-    facts = of_pairs(plan.dataset, plan.world, table, responses.rows, by_rules=by_rules)
+    facts = of_pairs(plan.dataset, plan.card, table, responses.rows, by_rules=by_rules)
     return Done(table, responses.rows, facts, any(row["label"] is not None for row in table))
 
 
-def _try_prompts(world: WorldCard) -> None:
-    pair_prompt(world, A_SEGMENT, A_SEGMENT)
-    try_repair(world.prompts)
+def _try_prompts(card: EnvCard) -> None:
+    pair_prompt(card, A_SEGMENT, A_SEGMENT)
+    try_repair(card.prompts)
 
 
 PREF = Variant(("pref", "repair"), 60, _requests, _label, _try_prompts)

@@ -46,7 +46,7 @@ class Proposer:
     def __init__(self, plan: Plan, session: AskSession) -> None:
         self.plan, self.session = plan, session
         self.validation: Validation = validation_set(plan.dataset, LENGTH["code"], plan.seed)
-        self.opening = opening_of(plan.world, layout_text(plan.world), plan.dataset, self.validation)
+        self.opening = opening_of(plan.card, layout_text(plan.card), plan.dataset, self.validation)
 
     def propose(self, round_number: int, best: Result | None, known: Collection[str]) -> list[Candidate]:
         """The programs of a round, in order; one that fails its check is mended by its writer, a few times at most.
@@ -56,8 +56,8 @@ class Proposer:
             best: what the programs are to improve on; None: they begin anew.
             known: programs that need no check, because they were proposed before.
         """
-        world = self.plan.world
-        check = checker(self.plan.dataset, world.mission_words, len(world.memory))
+        env = self.plan.card
+        check = checker(self.plan.dataset, env.mission_words, len(env.memory))
         writer = Writer(self.session, self.plan.sampling, self.validation.windows, check)
 
         async def hold(number: int) -> list[Candidate]:
@@ -68,7 +68,7 @@ class Proposer:
                 candidates.append(candidate)
                 if not candidate.checked.error or candidate.exchange.answer is None:
                     break
-                mend = turns(world.prompts.render("code_error", error=candidate.checked.error))
+                mend = turns(env.prompts.render("code_error", error=candidate.checked.error))
                 messages = (*messages, Message("assistant", said), *mend)
             return candidates
 
@@ -79,12 +79,12 @@ class Proposer:
         """The conversation in which a proposal is made."""
         shown = best or Result(candidate=None)  # type: ignore[arg-type]
         values: dict[str, Any] = {name: getattr(shown, name) for name in ("steps", "tasks", "score", "others")}
-        rendered = self.plan.world.prompts.render(TEMPLATE, **values, number=number + 1, count=self.plan.votes)
+        rendered = self.plan.card.prompts.render(TEMPLATE, **values, number=number + 1, count=self.plan.votes)
         text = rendered[-1][1]
         if best is None:
             return (*self.opening[:-1], _longer(self.opening[-1], text))
         said = Message("assistant", f"```python\n{str(best.candidate.program).strip()}\n```")
-        feedback = turns(feedback_on(self.plan.world, self.plan.dataset, self.validation, best.candidate.checked))
+        feedback = turns(feedback_on(self.plan.card, self.plan.dataset, self.validation, best.candidate.checked))
         return (*self.opening, said, *feedback[:-1], _longer(feedback[-1], text))
 
 

@@ -16,7 +16,7 @@ from bkrl.core.reporter import percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.agreement import alpha_with_interval, mean_share, self_agreement, share
 from bkrl.labelers.answers import Choice, Unparsed, parse_choice
-from bkrl.labelers.material import WorldCard, return_to_go, segment_text
+from bkrl.labelers.material import EnvCard, return_to_go, segment_text
 from bkrl.llm.choose import read_answer
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import KNOWLEDGE, answer
@@ -108,13 +108,13 @@ def segments_of(row: Row) -> tuple[Segment, Segment]:
     return a, b
 
 
-def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
-    """What the rules annotator says of the pair, A shown first; None if it does not know the world or its words."""
-    if envs.family(world.family).knowledge not in KNOWLEDGE:
+def rules_choice(dataset: Dataset, card: EnvCard, row: Row) -> Choice | None:
+    """What the rules annotator says of the pair, A shown first; None if it does not know the env or its words."""
+    if envs.family(card.family).knowledge not in KNOWLEDGE:
         return None
-    a, b = (segment_text(dataset, segment, world) for segment in segments_of(row))
+    a, b = (segment_text(dataset, segment, card) for segment in segments_of(row))
     try:
-        value = parse_choice(answer([text for _, text in SHIPPED.render("pref", world=world, a=a, b=b)]))
+        value = parse_choice(answer([text for _, text in SHIPPED.render("pref", world=card, a=a, b=b)]))
     except Fault:  # captions in a language that it does not read
         return None
     return None if isinstance(value, Unparsed) else value
@@ -122,7 +122,7 @@ def rules_choice(dataset: Dataset, world: WorldCard, row: Row) -> Choice | None:
 
 def of_pairs(
     dataset: Dataset,
-    world: WorldCard,
+    card: EnvCard,
     table: Sequence[Row],
     responses: Sequence[Row],
     *,
@@ -157,7 +157,7 @@ def of_pairs(
         "agreement_with_return": mean_share([float((gain > 0) == (label > 0.5)) for gain, label in gains if gain]),
     }
     if not by_rules:
-        second = [(row["label"], rules_choice(dataset, world, row)) for row in decided]
+        second = [(row["label"], rules_choice(dataset, card, row)) for row in decided]
         known_to_rules = [(label, choice) for label, choice in second if choice in ("A", "B")]
         facts["agreement_with_rules"] = mean_share([float((c == "A") == (label > 0.5)) for label, c in known_to_rules])
     return facts

@@ -10,7 +10,7 @@ from bkrl.core.files import read_table
 from bkrl.data.dataset import Dataset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.envs import memory_of
-from bkrl.labelers.material import WorldCard, world_card
+from bkrl.labelers.material import EnvCard, env_card
 from bkrl.runs.record import Run
 from bkrl.text.mission_words import MissionWords
 
@@ -76,6 +76,6 @@ def memory_names(run: Run, dataset: Dataset) -> tuple[str, ...]:
     return names_of(dataset.env_id) if "memory" in run.facts.get("reads", ()) else ()
 
 
-def card_of(run: Run, dataset: Dataset) -> WorldCard:
-    """The world as the prompts of a label run showed it: with missions or what was done, where these did."""
-    return world_card(dataset.env_id, words=mission_words(run, dataset), memory=memory_names(run, dataset))
+def card_of(run: Run, dataset: Dataset) -> EnvCard:
+    """The env as the prompts of a label run showed it: with missions or what was done, where these did."""
+    return env_card(dataset.env_id, words=mission_words(run, dataset), memory=memory_names(run, dataset))

@@ -9,7 +9,7 @@ import torch
 
 from bkrl.agents.protocol import Goals
 from bkrl.agents.q import QAgent
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Diverged, RolloutLearner
 from bkrl.rewards.streams import RewardStream
@@ -36,7 +36,7 @@ class ActionValueLearner(RolloutLearner):
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: QAgent,
         streams: Sequence[RewardStream],
         *,

@@ -27,7 +27,7 @@ from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Saved
@@ -66,7 +66,7 @@ def demonstrations(
         InputError: the dataset is of another kind of env, or holds too few episodes.
         UsageError: the agent reads something that datasets do not hold.
     """
-    facts = world(dataset.env_id)
+    facts = env_spec(dataset.env_id)
     if facts.family != agent.family or dataset.action_names != agent.action_names:
         raise InputError(
             f"{dataset.path} was recorded in {dataset.env_id}, whose actions or observations are others than those of "
@@ -89,7 +89,7 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
     ages = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     rows = np.repeat(dataset.first_row[episodes], lengths) + ages
     views, actions = Views(dataset.observations[rows]), dataset.actions[rows]
-    worded = getattr(agent, "wording", Wording()).of(world(dataset.env_id))
+    worded = getattr(agent, "wording", Wording()).of(env_spec(dataset.env_id))
     if "mission" in agent.wants:
         of_episode = worded.missions(np.array([dataset.missions[i] for i in episodes.tolist()], object))
         views = replace(views, mission=np.repeat(of_episode, lengths))

@@ -21,7 +21,7 @@ from bkrl.core.activity import doing
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.views import Views
-from bkrl.envs import captioner, make_vec, world
+from bkrl.envs import captioner, env_spec, make_vec
 from bkrl.learn.bc import Cloning, Demonstrations, demonstrations
 from bkrl.learn.protocol import Saved
 from bkrl.runs.record import Run
@@ -66,7 +66,7 @@ class Dagger:
         self.agent, self.hardware = cloning.agent, cloning.hardware
         self.bot = BotAgent.of(rounds.env_id)
         self.envs = make_vec(rounds.env_id, min(rounds.episodes, MOST_AT_ONCE), backend=rounds.backend)  # type: ignore[arg-type]
-        self.describe = captioner(rounds.env_id, world(rounds.env_id).language)
+        self.describe = captioner(rounds.env_id, env_spec(rounds.env_id).language)
         self.step = self.episodes = self.number = 0
         self.parts: tuple[list[Demonstrations], list[Demonstrations]] = [], []
 
@@ -94,7 +94,7 @@ class Dagger:
 
     def _play(self, share: float, tick: Any) -> Dataset:
         """The dataset of the next round. One that an interrupted run left there is made again, the same."""
-        facts, number = world(self.rounds.env_id), self.number
+        facts, number = env_spec(self.rounds.env_id), self.number
         config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
         run = Run.renew(self._place(number), stage="collect", config=config)
         agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bkrl.agents.q import QAgent
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.protocol import Saved
@@ -48,7 +48,7 @@ class DQN(ActionValueLearner):
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: QAgent,
         streams: Sequence[RewardStream],
         config: DQNConfig,

@@ -27,7 +27,7 @@ from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Saved
@@ -53,7 +53,7 @@ class DRRN:
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: DRRNAgent,
         stream: RewardStream,
         config: ReplayConfig,

@@ -193,7 +193,7 @@ def _resume(
     began, now = found.facts["hardware"], str(learner.hardware)
     if began not in (now, now.partition(THREADS)[0]):  # earlier checkpoints do not say how many threads there were
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
-    how = "exactly where it was" if exact else "with fresh episodes, because these worlds cannot be saved"
+    how = "exactly where it was" if exact else "with fresh episodes, because these envs cannot be saved"
     reporter.say(f"continuing at step {learner.step:,}, {how}")
     best_files = {
         name.removeprefix("best."): array.tobytes() for name, array in found.tensors.items() if name.startswith("best.")

@@ -20,7 +20,7 @@ from bkrl.core.errors import RunFailed
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.windows import Reads
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import Hardware
 from bkrl.learn.protocol import Saved, Stateful
@@ -85,7 +85,7 @@ class RolloutLearner:
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: TrainableAgent,
         streams: Sequence[RewardStream],
         *,

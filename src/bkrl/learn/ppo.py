@@ -25,7 +25,7 @@ from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import percent
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.losses import Taken, Weights, by_torch, losses
@@ -67,7 +67,7 @@ class PPO(RolloutLearner):
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: TrainableAgent,
         streams: Sequence[RewardStream],
         config: PPOConfig,

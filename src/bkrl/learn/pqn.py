@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bkrl.agents.q import QAgent
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.settings import PQNConfig
@@ -88,7 +88,7 @@ class PQN(ActionValueLearner):
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: QAgent,
         streams: Sequence[RewardStream],
         config: PQNConfig,

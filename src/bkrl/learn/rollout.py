@@ -24,7 +24,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Repeats
 from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Reads, Rollout
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv
 
 
 class Collector:
@@ -32,7 +32,7 @@ class Collector:
 
     Args:
         envs: N envs with SAME_STEP autoreset. They are reset when the first rollout begins, env i with seed
-            `derive_seed(seed, "worlds") + i`.
+            `derive_seed(seed, "envs") + i`.
         agent: who acts.
         num_steps: T.
         num_values: K.
@@ -62,7 +62,7 @@ class Collector:
 
     def __init__(
         self,
-        envs: WorldVectorEnv,
+        envs: BaseVectorEnv,
         agent: TrainableAgent,
         *,
         num_steps: int,

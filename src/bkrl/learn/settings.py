@@ -65,7 +65,7 @@ class ReplayConfig:
     max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 5.0
     capacity: Annotated[int, Flag("newest steps of all envs that are remembered", least=1)] = 5_000_000
     batch_size: Annotated[int, Flag("remembered steps in an update", least=1)] = 64
-    train_every: Annotated[int, Flag("steps of each world between updates", least=1)] = 4
+    train_every: Annotated[int, Flag("steps of each env between updates", least=1)] = 4
     gradient_steps: Annotated[int, Flag("updates each time", least=1)] = 1
     learning_starts: Annotated[int, Flag("steps of all envs before the first update", least=0)] = 0
     n_step: Annotated[int, Flag("rewards that are added up before a value is trusted", least=1)] = 1

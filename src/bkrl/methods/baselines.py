@@ -36,9 +36,9 @@ def _trainee(settings: TrainRsConfig, agent: Agent) -> Trainee:
 def build_random(settings: RandomSettings) -> Trainee:
     """An agent to which all actions are the same."""
     from bkrl.agents.random import RandomAgent
-    from bkrl.envs import world
+    from bkrl.envs import env_spec
 
-    facts = world(settings.env)
+    facts = env_spec(settings.env)
     return _trainee(settings, RandomAgent(settings.env, facts.family, facts.action_names))
 
 

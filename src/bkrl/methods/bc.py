@@ -105,12 +105,12 @@ def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAg
     """Who clones, what it sees, and what the manifest says of it; it knows the words of `missions`."""
     from bkrl.agents.build import new_agent, observation_options, teach
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import env_spec, make_vec
 
     if settings.lm.lm:
         reader = language_agent(settings, settings.env, 1)
         return reader, "text", lm_facts(reader)
-    options, view = observation_options(world(settings.env), settings.network, "symbolic")
+    options, view = observation_options(env_spec(settings.env), settings.network, "symbolic")
     envs = make_vec(settings.env, 64, backend=settings.backend, **options)
     reads, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
     agent = new_agent(settings.network, envs, view, 1, seed, reads)
@@ -145,13 +145,13 @@ def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) ->
 def build(settings: CloningSettings) -> Trainee:
     """A policy that is cloned from demonstrations."""
     from bkrl.data.dataset import Dataset
-    from bkrl.envs import world
+    from bkrl.envs import env_spec
     from bkrl.learn.bc import MINIBATCHES, demonstrations
     from bkrl.rewards.shaping import FORMS
 
     if settings.data is None:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
-    dataset, facts = Dataset.open(settings.data), world(settings.env)
+    dataset, facts = Dataset.open(settings.data), env_spec(settings.env)
     agent, view, said = _agent(settings, dataset.missions)
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed

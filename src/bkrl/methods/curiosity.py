@@ -11,7 +11,7 @@ from bkrl.methods.ppo import PPOSettings, Setup, env_reward, facts_of, learner_o
 from bkrl.methods.registry import Method, Trainee, register_method
 
 if TYPE_CHECKING:
-    from bkrl.envs import World
+    from bkrl.envs import EnvSpec
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
     from bkrl.rewards.streams import RewardStream
@@ -49,7 +49,7 @@ class APTSettings(RNDSettings):
 
 def curious(
     kind: Curiosity,
-    facts: World,
+    facts: EnvSpec,
     num_envs: int,
     hardware: Hardware,
     *,
@@ -81,7 +81,9 @@ def _novelty(settings: RNDSettings, setup: Setup, gamma: float) -> RewardStream:
     if isinstance(settings, APTSettings) and settings.apt_features == "learnt":
         kind = "apt-learnt"
     num_envs, coef = settings.ppo.num_envs, settings.int_coef
-    return curious(kind, setup.envs.world, num_envs, setup.hardware, seed=settings.seed, gamma=gamma, coef=coef, **more)
+    return curious(
+        kind, setup.envs.env_spec, num_envs, setup.hardware, seed=settings.seed, gamma=gamma, coef=coef, **more
+    )
 
 
 def build(settings: RNDSettings) -> Trainee:

@@ -20,8 +20,8 @@ from bkrl.methods.values import GuidedSettings, begin, value_agent, with_epsilon
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
-    from bkrl.envs.family import World
-    from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.envs.family import EnvSpec
+    from bkrl.envs.vector import BaseVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.llm.forecast import Outlook
     from bkrl.rewards.streams import RewardStream
@@ -73,8 +73,8 @@ class EllmPPOSettings(GoalSettings):
 class _Parts(NamedTuple):
     """What the learners of these methods have in common."""
 
-    facts: World
-    envs: WorldVectorEnv
+    facts: EnvSpec
+    envs: BaseVectorEnv
     source: Any
     tracker: Any
     streams: list[RewardStream]
@@ -82,7 +82,7 @@ class _Parts(NamedTuple):
 
 
 def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack, pictures: bool = False) -> _Parts:
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import env_spec, make_vec
     from bkrl.goals.source import TASK
     from bkrl.goals.tracker import GoalTracker
     from bkrl.learn.hardware import choose
@@ -102,7 +102,7 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
     drawn: dict[str, Any] = {"observation": "both"} if pictures else {}
     envs = make_vec(settings.env, num_envs, backend=settings.backend, **drawn)
-    return _Parts(world(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
+    return _Parts(env_spec(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
 
 
 def _trainee(

@@ -421,14 +421,14 @@ def _teacher(settings: GlamSettings) -> Agent:
     from bkrl.agents import load_agent
     from bkrl.agents.bot import BotAgent
     from bkrl.agents.build import check_acts_in
-    from bkrl.envs import world
+    from bkrl.envs import env_spec
     from bkrl.runs.record import Run
 
     if settings.imitate == "bot":
         return BotAgent.of(settings.env)
     source = Run.open(Path(settings.imitate), "train-rs").path
     teacher = load_agent(source)
-    check_acts_in(teacher, world(settings.env), source)
+    check_acts_in(teacher, env_spec(settings.env), source)
     if unseen := {"image", "goal"} & {*teacher.wants}:
         raise UsageError(f"--imitate: the policy of {source} reads a {unseen.pop()}, which glam's envs do not show.")
     return teacher

@@ -87,7 +87,7 @@ class DeedSettings:
     goal_ask: Annotated[
         Literal["default", "open", "closed"],
         Flag(
-            "open: the suggester names goals, as published; closed: each deed of the world is a question of its own, "
+            "open: the suggester names goals, as published; closed: each deed of the env is a question of its own, "
             "yes or no  \\[default: closed for local:, gguf:, random and equal; else open]",
             only=(_ASKED, _DEEDS),
         ),
@@ -100,7 +100,7 @@ class DeedSettings:
 
 @dataclass(frozen=True)
 class PlaceSettings:
-    """Settings of goals in a world in which things are put away, as Housekeep is."""
+    """Settings of goals in an env in which things are put away, as Housekeep is."""
 
     accuracy: Annotated[
         float, Flag("noisy: share of the votes' answers that are kept", least=0, most=1, only=(_NOISY, _HOUSE))
@@ -178,7 +178,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     """
     from bkrl.agents.captioner import LearntCaptioner
     from bkrl.core.seeds import derive_seed
-    from bkrl.envs import find_placing, situations, world
+    from bkrl.envs import env_spec, find_placing, situations
     from bkrl.goals.book import GoalBook
     from bkrl.goals.captions import NoisyCaptioner, TrueCaptioner
     from bkrl.goals.match import Matcher
@@ -210,7 +210,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     elif settings.suggester.startswith(_REPLAY):
         suggester = _replayed(settings.suggester, known)
     else:
-        suggester = _asked(settings, known, world(settings.env).family, stack)
+        suggester = _asked(settings, known, env_spec(settings.env).family, stack)
     book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
     assert suggester is not None
     rule = "always" if settings.suggester == "uniform" else settings.goal_pay
@@ -226,7 +226,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
 
 
 def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSource:
-    """Goals of a world in which things are put away."""
+    """Goals of an env in which things are put away."""
     from bkrl.core.seeds import derive_seed
     from bkrl.goals.belonging import PLAIN as PLAIN_JUDGES
     from bkrl.goals.belonging import open_judge
@@ -284,7 +284,7 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     """A suggester that asks the annotator of the settings."""
     from bkrl.goals.asked import AskedSuggester
     from bkrl.goals.closed import ClosedSuggester
-    from bkrl.labelers.material import world_card
+    from bkrl.labelers.material import env_card
     from bkrl.llm import CONTROLS
     from bkrl.llm.beside import open_session
     from bkrl.text.prompts import SHIPPED
@@ -298,7 +298,7 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     session = open_session(settings.suggester, settings, stack, PLAIN, "suggester")
     if closed:
         how: dict[str, Any] = {"votes": settings.goal_votes, "max_tokens": settings.max_tokens}
-        card = world_card(settings.env)
+        card = env_card(settings.env)
         return ClosedSuggester(settings.suggester, session, known, card, **how, wait=settings.goal_wait)
     return AskedSuggester(
         settings.suggester,

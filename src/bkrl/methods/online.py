@@ -111,7 +111,7 @@ def build(settings: OnlineSettings) -> Trainee:
         setup = set_up(settings)
         potential = LivePreferences(
             comparisons,
-            setup.envs.world,
+            setup.envs.env_spec,
             every=settings.label_every,
             until=settings.steps,
             epochs=settings.epochs,
@@ -134,12 +134,12 @@ def build(settings: OnlineSettings) -> Trainee:
 
 def _check(settings: OnlineSettings) -> None:
     """UsageError where there can be no potential."""
-    from bkrl.envs import world
+    from bkrl.envs import env_spec
     from bkrl.llm import check_knows
     from bkrl.llm.beside import check_name
 
     check_name(settings.llm)
-    check_knows(settings.llm, settings.env, world(settings.env).family)
+    check_knows(settings.llm, settings.env, env_spec(settings.env).family)
     if settings.ppo.num_envs < _LEAST_ENVS:
         raise UsageError(
             f"--alg bk-online keeps one env in ten to test its potential on, so --num-envs must be {_LEAST_ENVS} or "
@@ -159,17 +159,17 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
         UsageError: no annotator has the name, or a cost is bounded and not known.
         InputError: a key, model or file is not there.
     """
-    from bkrl.envs import captioner, world
+    from bkrl.envs import captioner, env_spec
     from bkrl.labelers.asking import Sampling
     from bkrl.labelers.live import LiveComparisons
-    from bkrl.labelers.material import world_card
+    from bkrl.labelers.material import env_card
     from bkrl.llm.beside import open_session
 
-    facts = world(settings.env)
+    facts = env_spec(settings.env)
     session = open_session(settings.llm, settings, stack)
     return LiveComparisons(
         session,
-        world_card(settings.env),
+        env_card(settings.env),
         captioner(settings.env),
         facts.obs_shape,
         length=settings.length,

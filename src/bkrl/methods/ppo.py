@@ -14,7 +14,7 @@ from bkrl.methods.settings import PublishedDefects, StartingWeights
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
     from bkrl.agents.protocol import TrainableAgent
-    from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.envs.vector import BaseVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.learn.ppo import PPO
     from bkrl.rewards.streams import RewardStream
@@ -52,7 +52,7 @@ class Setup(NamedTuple):
         hardware: of the policy and of what it is paid by.
     """
 
-    envs: WorldVectorEnv
+    envs: BaseVectorEnv
     view: str
     hardware: Hardware
 
@@ -60,11 +60,11 @@ class Setup(NamedTuple):
 def set_up(settings: PPOSettings) -> Setup:
     """The envs and the hardware; UsageError where the network cannot read the env."""
     from bkrl.agents.build import observation_options
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import env_spec, make_vec
     from bkrl.learn.hardware import choose
 
     hardware = choose(settings.hardware, settings.network)
-    options, view = observation_options(world(settings.env), settings.network, settings.view)
+    options, view = observation_options(env_spec(settings.env), settings.network, settings.view)
     return Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend, **options), view, hardware)
 
 

@@ -35,10 +35,10 @@ class PublishedDefects(TrainRsConfig):
     @property
     def defects(self) -> frozenset[str]:
         """The defects that `compat` names; UsageError for those that cannot be had here."""
-        from bkrl.envs import world
+        from bkrl.envs import env_spec
         from bkrl.rewards.upstream import parse
 
-        return parse(self.compat, self._concerned, world(self.env).family)
+        return parse(self.compat, self._concerned, env_spec(self.env).family)
 
     @property
     def _concerned(self) -> str | None:

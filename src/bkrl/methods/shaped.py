@@ -201,13 +201,13 @@ def open_potential(
         UsageError: settings that cannot work.
         InputError: it is missing, damaged or made for another family of envs.
     """
-    from bkrl.envs import world
+    from bkrl.envs import env_spec
     from bkrl.potentials import load_potential
     from bkrl.rewards.upstream import with_defects
     from bkrl.runs.record import Run
 
     _check_form(settings, defects)
-    source, facts = settings.potential, world(settings.env)
+    source, facts = settings.potential, env_spec(settings.env)
     made = Run.open(source, "train-rm", verify=False).facts
     found: Any = made.get("variant")
     if variant is not None and found is not None and found != variant:
@@ -235,7 +235,7 @@ def open_potential(
         what = "observations" if not same_family else "actions"
         raise InputError(
             f"{source} was built in {artefact.env_id} ({artefact.env_family}), and {settings.env} "
-            f"({facts.family}) has other {what}; collect and label in such a world, or choose another --potential."
+            f"({facts.family}) has other {what}; collect and label in such an env, or choose another --potential."
         )
     defective = with_defects(potential, defects)
     if defective is not potential:
@@ -266,7 +266,7 @@ def shaped_trainee(
 
 def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
     """Say what may make the run misleading."""
-    from bkrl.envs import world
+    from bkrl.envs import env_spec
     from bkrl.inspect.report import doubts_of
     from bkrl.potentials import EMPTY
     from bkrl.rewards.shaping import FORMS
@@ -282,7 +282,7 @@ def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
         if form not in ADVISED:
             trainee.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
     made = Run.open(source, "train-rm", verify=False)
-    if world(settings.env).env_id in {one["env"] for one in made.facts.get("chosen_on", [])}:
+    if env_spec(settings.env).env_id in {one["env"] for one in made.facts.get("chosen_on", [])}:
         trainee.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bkrl.agents.q import QAgent
-    from bkrl.envs.family import World
+    from bkrl.envs.family import EnvSpec
 
 _Names: TypeAlias = tuple[str, ...]
 _Config = TypeVar("_Config", PQNConfig, DQNConfig)
@@ -116,7 +116,7 @@ def with_epsilon(settings: TransferSettings, config: _Config) -> _Config:
 
 
 def value_agent(
-    settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int = 0, published: bool = False
+    settings: GuidedSettings, facts: EnvSpec, config: PQNConfig | DQNConfig, num_deeds: int = 0, published: bool = False
 ) -> QAgent:
     """An agent that values actions, with its first weights and its guide.
 
@@ -144,7 +144,7 @@ def value_agent(
     return agent
 
 
-def _symbolic(settings: GuidedSettings, facts: World, config: PQNConfig | DQNConfig, num_deeds: int) -> QAgent:
+def _symbolic(settings: GuidedSettings, facts: EnvSpec, config: PQNConfig | DQNConfig, num_deeds: int) -> QAgent:
     from bkrl.agents.goal import with_goals
     from bkrl.agents.q import QAgent, q_network
     from bkrl.core.seeds import derive_seed
@@ -161,7 +161,7 @@ def _symbolic(settings: GuidedSettings, facts: World, config: PQNConfig | DQNCon
     return agent
 
 
-def _published(settings: Any, facts: World, config: Any, num_deeds: int) -> QAgent:
+def _published(settings: Any, facts: EnvSpec, config: Any, num_deeds: int) -> QAgent:
     from bkrl.agents.published_q import PublishedAgent, PublishedNetwork
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import family, situations
@@ -180,7 +180,7 @@ def _published(settings: Any, facts: World, config: Any, num_deeds: int) -> QAge
 
 def build(settings: ValueSettings) -> Trainee:
     """Q-learning from the env's reward, by PQN or DQN."""
-    from bkrl.envs import make_vec, world
+    from bkrl.envs import env_spec, make_vec
     from bkrl.learn.dqn import DQN
     from bkrl.learn.hardware import choose
     from bkrl.learn.pqn import PQN
@@ -191,7 +191,7 @@ def build(settings: ValueSettings) -> Trainee:
     config = with_epsilon(settings, own)
     if settings.env_coef == 0 and settings.curiosity == "none":
         raise UsageError("--env-coef 0 leaves nothing to be paid for; pass --curiosity too, such as --curiosity rnd.")
-    facts, hardware = world(settings.env), choose(settings.hardware, "compact")
+    facts, hardware = env_spec(settings.env), choose(settings.hardware, "compact")
     streams: list[RewardStream] = []
     if settings.env_coef:
         streams.append(EnvReward(gamma=config.gamma, coef=settings.env_coef))

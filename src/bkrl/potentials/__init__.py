@@ -96,7 +96,7 @@ def read_potential(folder: Path) -> Scaled:
 
 def dataset_path(run: Run, named: Path | None = None) -> Path:
     """The dataset to examine a potential on: the one named, the one it was built on, or for a sample that ships without
-    it the sample dataset of its worlds.
+    it the sample dataset of its envs.
 
     Raises:
         InputError: none was named, and the one it was built on is not there.

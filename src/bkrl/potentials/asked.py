@@ -14,7 +14,7 @@ from bkrl.core.seeds import derive_seed, generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
-from bkrl.envs import family, make_vec, memory_of, world
+from bkrl.envs import env_spec, family, make_vec, memory_of
 from bkrl.envs.symbols import Symbols
 from bkrl.potentials.advice import SHARPNESS, Record, in_place
 from bkrl.potentials.protocol import ActionTable, Raw
@@ -64,13 +64,13 @@ def asked(
         table: its advice.
         raw: its potential, for what it reads.
         dataset: of experience; its first R rows are the rows of this that were asked about.
-        play_steps: env steps in which the advice is followed in new episodes of the dataset's world.
+        play_steps: env steps in which the advice is followed in new episodes of the dataset's env.
         seed: of what is varied, and of the play.
     """
     rows = end_to_end(len(dataset.ages), ROWS)
     said = [table(dataset.windows(part, raw.reads.horizon).numbered()) for part in _parts(rows)]
     twice = np.concatenate([rows, rows])
-    symbols = family(world(dataset.env_id).family).symbols(dataset.obs_shape, None)
+    symbols = family(env_spec(dataset.env_id).family).symbols(dataset.obs_shape, None)
     views = [dataset.observations[rows], varied(dataset.observations[twice], symbols, generator(seed, "varied"))]
     told = dataset.windows(twice, 0)
     missions = told.missions if raw.reads.mission else None

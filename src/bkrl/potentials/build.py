@@ -16,7 +16,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.potentials import advice, read_potential
 from bkrl.potentials.asked import asked
 from bkrl.potentials.kinds import Fitted
@@ -49,7 +49,7 @@ def learn_advice(
         told: rows, and (R, A) advice there from elsewhere, in the place of what the potential says.
     """
     raw, dataset = fitted.raw, fitted.dataset
-    facts = world(dataset.env_id)
+    facts = env_spec(dataset.env_id)
     missions = dataset.missions if raw.reads.mission else ()
     network = advice_network(facts, derive_seed(seed, "advice"), missions)
     if told is not None:
@@ -112,7 +112,7 @@ def store(
         kind=fitted.kind,
         horizon=raw.reads.horizon,
         env_id=dataset.env_id,
-        env_family=world(dataset.env_id).family,
+        env_family=env_spec(dataset.env_id).family,
         obs_shape=dataset.obs_shape,
         action_names=dataset.action_names,
         scale=scale,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.data.windows import Reads, Windows
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.potentials import read_potential
 from bkrl.potentials.kinds import kinds
 from bkrl.potentials.protocol import FILE, Artefact, Raw, Scale, finite_values
@@ -74,7 +74,7 @@ def write_potential(
     lo, hi = scale
     if not lo < hi:
         raise UsageError(f"The scale of a potential is (lo, hi) with lo below hi, not {scale}.")
-    card = world(env)
+    card = env_spec(env)
     recipe = _Recipe(kind, env, horizon, (float(lo), float(hi)), dict(settings or {}), mission)
     run = Run.create(Path(out), stage="train-rm", config=recipe)
     if run.complete:

@@ -32,7 +32,7 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Reads, Windows
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.potentials import advice
 from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
 from bkrl.potentials.kinds import Fitted, Kind, find
@@ -138,7 +138,7 @@ def project(
     dataset: Dataset, rows: NDArray[np.int64], phi: NDArray[np.float32], missions: bool, seed: int
 ) -> tuple[StateRaw, float]:
     """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`; the share of variance explained, held out."""
-    network = advice_network(world(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
+    network = advice_network(env_spec(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
     seen = advice.Record.of(dataset, rows, missions).seen_by(network)
     mean, spread = float(phi.mean()), float(phi.std()) or 1.0
     wanted = torch.from_numpy(((phi - mean) / spread).astype(np.float32))

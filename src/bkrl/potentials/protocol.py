@@ -132,7 +132,7 @@ class Artefact:
     Attributes:
         kind: "code", "preference", "goal", "zero", "random", "state", "rest" or one that was registered.
         horizon: H, past actions in a window.
-        env_id, env_family: the world the labels came from; a potential is valid for worlds of its family.
+        env_id, env_family: the env the labels came from; a potential is valid for envs of its family.
         obs_shape, action_names: the units it was built for.
         scale: lo and hi of the raw values.
         files: name → SHA-256 of the parts beside potential.json.
@@ -229,7 +229,7 @@ class Scaled:
         return self.of_numbered(windows.numbered())
 
     def of_rollout(self, rollout: Rollout, first: int = 0) -> NDArray[np.float32]:
-        """Φ of the windows at rows `first`..T of every world and then of the final windows, in one flat array."""
+        """Φ of the windows at rows `first`..T of every env and then of the final windows, in one flat array."""
         self._check_shape(rollout.views.symbols.shape[2:])
         return self.of_numbered(rollout.numbered_windows(self.reads.horizon, first))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import RunFailed
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.closed import action_question
-from bkrl.labelers.material import world_card
+from bkrl.labelers.material import env_card
 from bkrl.llm.choose import Chooser, settled
 from bkrl.llm.session import AskSession
 from bkrl.potentials.advice import Record
@@ -38,7 +38,7 @@ def told_by(session: AskSession, dataset: Dataset, captions: int) -> tuple[Recor
     of_row = dataset.caption_ids[:MOST_ROWS]
     found, counts = np.unique(of_row, return_counts=True)
     asked = found[np.lexsort((found, -counts))][:captions]
-    card, chooser = world_card(dataset.env_id), Chooser(session)
+    card, chooser = env_card(dataset.env_id), Chooser(session)
     questions = [action_question(card, dataset.caption_texts[one]) for one in asked]
     answers = chooser.ask(questions, "ask which action is best")
     together, agree = settled(np.stack([one.scores for one in answers if one is not None]))

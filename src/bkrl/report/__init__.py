@@ -1,1 +1,1 @@
-"""Statistics, curves and the HTML page. Floor 3: reads numbers and manifests, knows no world and no algorithm."""
+"""Statistics, curves and the HTML page. Floor 3: reads numbers and manifests, knows no env and no algorithm."""

@@ -1,4 +1,4 @@
-"""Each method in a world against plain PPO and against its controls: the rows of the results table."""
+"""Each method in an env against plain PPO and against its controls: the rows of the results table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LABEL_FREE = ("zero", "random")
 
 @dataclass(frozen=True)
 class Comparison:
-    """All methods in one world, looked at up to `horizon` steps (the shortest run's last evaluation).
+    """All methods in one env, looked at up to `horizon` steps (the shortest run's last evaluation).
 
     `measure`: what is compared, in words: "success", or what stands in its place.
     """
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def compare_all(groups: Sequence[Group], threshold: float, tuned: int = 0) -> list[Comparison]:
-    """One comparison for each world, never one over several. `tuned`: steps spent on choosing the methods' settings."""
+    """One comparison for each env, never one over several. `tuned`: steps spent on choosing the methods' settings."""
     return [
         compare(env, [group for group in groups if group.env == env], threshold, tuned)
         for env in dict.fromkeys(group.env for group in groups)
@@ -62,7 +62,7 @@ def compare_all(groups: Sequence[Group], threshold: float, tuned: int = 0) -> li
 
 
 def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0) -> Comparison:
-    """The rows of one world. Every random draw is named after the world and the method: same runs, same numbers."""
+    """The rows of one env. Every random draw is named after the env and the method: same runs, same numbers."""
     groups = carried_on(groups)
     notes = _seed_notes(groups) + _setting_notes(groups)
     lasts = {run.key: float(run.series[SUCCESS][0][-1]) for group in groups for run in group.runs}

@@ -1,4 +1,4 @@
-"""`bkrl compare A B`: one method against another in every world they share, and what else sets them apart."""
+"""`bkrl compare A B`: one method against another in every env they share, and what else sets them apart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINED = ("train-rs",)
 
 @dataclass(frozen=True)
 class Contrast:
-    """A against B in one world. `settings`: name → (A's, B's) where both have it and it differs."""
+    """A against B in one env. `settings`: name → (A's, B's) where both have it and it differs."""
 
     env: str
     horizon: float
@@ -46,12 +46,12 @@ class Contrast:
 
 
 def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str]]:
-    """Each world that both sides have, and sentences about all that was left out or may mislead.
+    """Each env that both sides have, and sentences about all that was left out or may mislead.
 
     `a`, `b`: a run, a folder of runs, or a pattern in quotes; ":METHOD" after a folder picks one of several methods.
 
     Raises:
-        UsageError: a side holds several methods, no world is shared, or both sides are the same runs.
+        UsageError: a side holds several methods, no env is shared, or both sides are the same runs.
         InputError: there is no run, or none that can be used.
     """
     paths = [_paths(side) for side in (a, b)]
@@ -74,8 +74,8 @@ def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str
             raise InputError(problems[0] if problems else f"{side} holds no train-rs run with an evaluation.")
     shared = [env for env in sides[0] if env in sides[1]]
     if not shared:
-        worlds = [", ".join(found) for found in sides]
-        raise UsageError(f"{a} was trained in {worlds[0]} and {b} in {worlds[1]}: different worlds are never compared.")
+        envs = [", ".join(found) for found in sides]
+        raise UsageError(f"{a} was trained in {envs[0]} and {b} in {envs[1]}: different envs are never compared.")
     problems += [
         f"{env} is only in {side}; it is left out."
         for side, mine, other in ((a, *sides), (b, *sides[::-1]))
@@ -88,7 +88,7 @@ def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str
 def values(found: Sequence[Contrast], problems: Sequence[str]) -> dict[str, Any]:
     """All of it as plain values, for --json."""
     document = {
-        "worlds": [
+        "envs": [
             {
                 "env": one.env,
                 "horizon": one.horizon,
@@ -190,7 +190,7 @@ def _only(group: Group, keys: set[str]) -> Group:
 
 
 def _chosen(side: str, groups: Sequence[Group], method: str) -> dict[str, Group]:
-    """World → the one group of this side; UsageError where there are several."""
+    """Env → the one group of this side; UsageError where there are several."""
     found: dict[str, Group] = {}
     labels = sorted({group.label for group in groups if group.runs})
     there = [group for group in groups if group.runs]

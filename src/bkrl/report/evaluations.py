@@ -1,4 +1,4 @@
-"""Frozen policies on the page: each evaluation, and success over seeds for each method and world."""
+"""Frozen policies on the page: each evaluation, and success over seeds for each method and env."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _played(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[Played]
 
 
 def evaluated(played: Sequence[Played]) -> list[Evaluated]:
-    """Frozen policies by world and method, plain PPO first: success over seeds in each mode.
+    """Frozen policies by env and method, plain PPO first: success over seeds in each mode.
 
     A policy that was evaluated several times counts once, with its mean.
     """

@@ -28,19 +28,19 @@ RULES_SENTENCE = (
 class Finding:
     """One sentence of the summary. `tone`: a reason for care, against the method, undecided, or for it.
 
-    `worlds`: what it is about; empty when about all.
+    `envs`: what it is about; empty when about all.
     """
 
     tone: Tone
     text: str
-    worlds: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """One sentence above all others."""
     methods = [row for comparison in comparisons for row in comparison.rows if row.group.is_method and row.against]
     if not methods:
-        return "Nothing is compared here: it takes plain PPO and a shaped method in the same world."
+        return "Nothing is compared here: it takes plain PPO and a shaped method in the same env."
     better = [row for row in methods if _sign(row.against) > 0]
     worse = [row for row in methods if _sign(row.against) < 0]
     hinted = [row for row in methods if _sign(row.against) == 0 and row.ratio is not None and row.ratio.side > 0]
@@ -90,26 +90,26 @@ def findings(
     found = [Finding("caution", problem) for problem in problems]
     if rules:
         found.append(Finding("caution", RULES_SENTENCE))
-    worlds = {comparison.env for comparison in comparisons}
-    if len(worlds) > 1:
+    envs = {comparison.env for comparison in comparisons}
+    if len(envs) > 1:
         found.append(
-            Finding("caution", f"{len(worlds)} worlds stand side by side here; they are never pooled or averaged.")
+            Finding("caution", f"{len(envs)} envs stand side by side here; they are never pooled or averaged.")
         )
     for comparison in comparisons:
-        found += [replace(one, worlds=(comparison.env,)) for one in _of_world(comparison, threshold)]
+        found += [replace(one, envs=(comparison.env,)) for one in _of_env(comparison, threshold)]
     return sorted(_merged(found), key=lambda one: _ORDER.index(one.tone))
 
 
 def _merged(found: Sequence[Finding]) -> list[Finding]:
-    """What holds of several worlds is said once."""
+    """What holds of several envs is said once."""
     merged: dict[tuple[Tone, str], Finding] = {}
     for one in found:
         before = merged.get((one.tone, one.text))
-        merged[one.tone, one.text] = one if before is None else replace(one, worlds=before.worlds + one.worlds)
+        merged[one.tone, one.text] = one if before is None else replace(one, envs=before.envs + one.envs)
     return list(merged.values())
 
 
-def _of_world(comparison: Comparison, threshold: float) -> list[Finding]:
+def _of_env(comparison: Comparison, threshold: float) -> list[Finding]:
     base = comparison.baseline
     found = [Finding("caution", note) for note in comparison.notes]
     found += _few_seeds(comparison)
@@ -222,7 +222,7 @@ def _of_form(row: ResultRow) -> list[Finding]:
 
 
 def _of_draws(row: ResultRow) -> list[Finding]:
-    """Only where datasets or draws of labels matter; the table of the world has all of them."""
+    """Only where datasets or draws of labels matter; the table of the env has all of them."""
     split = row.split
     if split is None or (split.share < HALF and split.p >= ALPHA):
         return []

@@ -1,6 +1,6 @@
-"""Which runs belong together: of one method in one world, differing in seed (and in dataset and labels) alone.
+"""Which runs belong together: of one method in one env, differing in seed (and in dataset and labels) alone.
 
-Runs are pooled over seeds only when they agree in everything else; worlds are never pooled. What sets runs of one
+Runs are pooled over seeds only when they agree in everything else; envs are never pooled. What sets runs of one
 algorithm apart (a control, another annotator, another setting) becomes part of their label.
 """
 
@@ -53,7 +53,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one method in one world, differing in seed (and in dataset and labels) alone."""
+    """Runs of one method in one env, differing in seed (and in dataset and labels) alone."""
 
     env: str
     alg: str
@@ -137,13 +137,13 @@ def is_baseline(name: str) -> bool:
     return method is not None and method.baseline == name
 
 
-def short_world(env_id: str) -> str:
-    """The name of a world without what many share: "GoToLocal-RedBall-S20" of BabyAI-Text-GoToLocal-RedBall-S20."""
+def short_env(env_id: str) -> str:
+    """The name of an env without what many share: "GoToLocal-RedBall-S20" of BabyAI-Text-GoToLocal-RedBall-S20."""
     return env_id.partition("-Text-")[2] or env_id
 
 
 def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
-    """Groups in table order (baseline, methods, controls; worlds by name), and sentences about what was left out."""
+    """Groups in table order (baseline, methods, controls; envs by name), and sentences about what was left out."""
     found = [without_repeats(group) for group in grouped(runs)]
     return [group for group, _ in found], [note for _, notes in found for note in notes]
 
@@ -171,7 +171,7 @@ def titled(groups: Sequence[Group], titles: Sequence[str]) -> tuple[list[Group],
     counts = Counter((group.env, group.name) for group in found)
     if twice := {name for (_, name), count in counts.items() if count > 1}:
         notes += [
-            f"Several methods of a world would be called '{name}'; they keep their labels." for name in sorted(twice)
+            f"Several methods of an env would be called '{name}'; they keep their labels." for name in sorted(twice)
         ]
         found = [replace(group, title="") if group.name in twice else group for group in found]
     return found, notes
@@ -226,7 +226,7 @@ def without_repeats(group: Group) -> tuple[Group, list[str]]:
 
 
 def _labels(runs: Sequence[Trained]) -> list[str]:
-    """One label for each run of an algorithm in a world: the algorithm, and what sets it apart from the others.
+    """One label for each run of an algorithm in an env: the algorithm, and what sets it apart from the others.
 
     What all runs have needs no mention, and what is a method's default; of other settings, what most runs have.
     """

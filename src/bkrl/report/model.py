@@ -16,8 +16,8 @@ from bkrl.stats.intervals import Interval, PairedTest
 from bkrl.stats.variance import VarianceSplit
 from bkrl.stats.verdicts import ALPHA, Verdict, verdict
 
-FORMAT = 2
-"""Of results.json: 2 since verdicts follow the adjusted test."""
+FORMAT = 3
+"""Of results.json: 2 since verdicts follow the adjusted test, 3 since its envs stand under `envs`."""
 
 
 Tone = Literal["caution", "against", "open", "for"]
@@ -29,7 +29,7 @@ TONE_OF: dict[int, Tone] = {1: "for", 0: "open", -1: "against"}
 class Difference:
     """One group against another: steps to the threshold, and mean success in training; None where it cannot be said.
 
-    The test's p is adjusted for all tests of its family (all methods against the baseline of a world, or all methods
+    The test's p is adjusted for all tests of its family (all methods against the baseline of an env, or all methods
     against controls).
     """
 
@@ -71,7 +71,7 @@ class VersusControl:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One method in one world; None where something cannot be said. `ratio`, `improvement` and `p` are against plain
+    """One method in one env; None where something cannot be said. `ratio`, `improvement` and `p` are against plain
     PPO.
 
     `split`: variance of mean success between datasets, draws of labels and seeds, where there are several of those.
@@ -143,7 +143,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class EnvResults:
-    """All methods in one world over its first `horizon` steps; `measure`: success, or what stands in its place."""
+    """All methods in one env over its first `horizon` steps; `measure`: success, or what stands in its place."""
 
     env: str
     solved: str
@@ -161,7 +161,7 @@ class Said:
     tone: str
     word: str
     text: str
-    worlds: str
+    envs: str
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class FormUse:
 
 
 class Evaluated(TypedDict):
-    """Frozen policies of one method in one world: success over seeds, by how actions were chosen."""
+    """Frozen policies of one method in one env: success over seeds, by how actions were chosen."""
 
     env: str
     alg: str
@@ -243,7 +243,7 @@ class Results:
     findings: Sequence[Said]
     problems: Sequence[str]
     threshold: float
-    worlds: Sequence[EnvResults]
+    envs: Sequence[EnvResults]
     forms: Sequence[FormUse]
     evaluated: Sequence[Evaluated]
     evaluations: Sequence[Evaluation]

@@ -1,4 +1,4 @@
-"""After how many tasks of a world what was spent on it once is saved: the dataset, and choosing the method's settings.
+"""After how many tasks of an env what was spent on it once is saved: the dataset, and choosing the method's settings.
 
 One task costs plain PPO T steps to the threshold, and a method r · T. So n tasks cost the method C + n · r · T, and
 C is paid back after n = C / (T (1 − r)) tasks. The interval is that of the ratio r, with T as it was measured. Labels

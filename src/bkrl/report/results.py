@@ -18,7 +18,7 @@ from bkrl.report.groups import Trained
 from bkrl.report.model import FORMAT, Curves, EnvResults, GoalRow, Results, Said
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.provenance import Chain, Node
-from bkrl.report.runs import annotator_of, answered, facts_of_answers, world_facts
+from bkrl.report.runs import annotator_of, answered, env_facts, facts_of_answers
 from bkrl.stats.crossings import StepsRatio
 
 
@@ -43,10 +43,10 @@ def results_of(
         format=FORMAT,
         title=config.title,
         headline=words.headline(comparisons),
-        findings=[Said(one.tone, words.TONES[one.tone], one.text, ", ".join(one.worlds)) for one in found],
+        findings=[Said(one.tone, words.TONES[one.tone], one.text, ", ".join(one.envs)) for one in found],
         problems=problems,
         threshold=threshold,
-        worlds=[world_of(comparison, figures, instead) for comparison, figures in compared],
+        envs=[results_in(comparison, figures, instead) for comparison, figures in compared],
         forms=forms_of(trained),
         evaluated=evaluated(played),
         evaluations=[one.row for one in played],
@@ -89,9 +89,9 @@ def _by_rules(labels: Node) -> bool:
     return labels.facts.get("llm", labels.config.get("llm")) == "rules" or "not a language model" in annotator
 
 
-def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "") -> EnvResults:
-    """All methods of one world; `instead`: what stands in the place of success."""
-    facts = world_facts(comparison.env)
+def results_in(comparison: Comparison, figures: Sequence[Figure], instead: str = "") -> EnvResults:
+    """All methods of one env; `instead`: what stands in the place of success."""
+    facts = env_facts(comparison.env)
     styles = styles_of([row.group for row in comparison.rows])
     return EnvResults(
         env=comparison.env,
@@ -104,16 +104,16 @@ def world_of(comparison: Comparison, figures: Sequence[Figure], instead: str = "
     )
 
 
-def text_table(worlds: Sequence[EnvResults], threshold: float) -> Mapping[str, Any]:
+def text_table(envs: Sequence[EnvResults], threshold: float) -> Mapping[str, Any]:
     """The results table as text, for a terminal: `header` and `rows` of strings and numbers."""
     goal = percent(threshold)
     header = [
-        "world", "method", "form", "n", "success", "95 % interval", f"reached {goal}", f"steps to {goal}",
+        "env", "method", "form", "n", "success", "95 % interval", f"reached {goal}", f"steps to {goal}",
         "x PPO's steps", "verdict",
     ]  # fmt: skip
     rows = [
         [
-            world.env,
+            results.env,
             row.label,
             row.form_text,
             row.n,
@@ -124,8 +124,8 @@ def text_table(worlds: Sequence[EnvResults], threshold: float) -> Mapping[str, A
             ratio_cell(row.ratio),
             row.verdict or "–",
         ]
-        for world in worlds
-        for row in world.rows
+        for results in envs
+        for row in results.rows
     ]
     return {"header": header, "rows": rows}
 

@@ -165,25 +165,25 @@ def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
 
 
 def family_mismatches(chain: Chain, nodes: Sequence[Node]) -> list[str]:
-    """Potentials and policies used in a world of another family than the one they were made in."""
+    """Potentials and policies used in an env of another family than the one they were made in."""
     problems = []
     for node in nodes:
-        here = world_facts(str(node.facts.get("env_id", node.config.get("env", "")))).get("family", "")
+        here = env_facts(str(node.facts.get("env_id", node.config.get("env", "")))).get("family", "")
         for other in chain.ancestors(node):
-            there = world_facts(str(other.facts.get("env_id", ""))).get("family", "")
+            there = env_facts(str(other.facts.get("env_id", ""))).get("family", "")
             if here and there and here != there:
                 problems.append(
-                    f"{node.key} is a {here} run but rests on {other.key}, which was made in a {there} world."
+                    f"{node.key} is a {here} run but rests on {other.key}, which was made in a {there} env."
                 )
     return problems
 
 
-def world_facts(env_id: str) -> dict[str, str]:
-    """Family, rules and success of a world, in words; empty for one this version does not know."""
-    from bkrl.envs import world
+def env_facts(env_id: str) -> dict[str, str]:
+    """Family, rules and success of an env, in words; empty for one this version does not know."""
+    from bkrl.envs import env_spec
 
     try:
-        known = world(env_id)
+        known = env_spec(env_id)
     except UsageError:
         return {}
     return {"family": known.family, "rules": known.rules, "solved": known.solved}

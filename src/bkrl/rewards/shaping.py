@@ -107,7 +107,7 @@ def shaping_rewards(
     """F of every step, (T, N) float32, computed in double precision.
 
     Args:
-        rollout: T steps of N worlds.
+        rollout: T steps of N envs.
         phi: (T+1, N), Φ of the windows at rows 0..T; row t+1 after an episode's end belongs to the next episode.
         phi_final: (K,), Φ of the windows that end in the final observations.
         gamma: the discount of the learner; another one would change which policies are optimal.

@@ -55,7 +55,7 @@ class Defect:
         variants: the kinds of potential it concerns; "" stands for algorithms without one, "text" for values of agents
             that read, "lm" for policies that are language models, "values" for other values of actions, and a kind of
             novelty where that pays those, "goals" for PPO with goals.
-        families: the worlds it concerns, () for all.
+        families: the envs it concerns, () for all.
     """
 
     says: str
@@ -96,15 +96,15 @@ DEFECTS: Mapping[str, Defect] = {
 
 
 def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
-    """The defects that `--compat` names, "upstream" being all that concern this algorithm and world.
+    """The defects that `--compat` names, "upstream" being all that concern this algorithm and env.
 
     Args:
         compat: names joined by commas, or nothing.
         variant: one of `Defect.variants`; None for an algorithm without a potential.
-        family: of the world.
+        family: of the env.
 
     Raises:
-        UsageError: a name that is unknown, or a defect that this algorithm or world cannot have.
+        UsageError: a name that is unknown, or a defect that this algorithm or env cannot have.
     """
     here = {
         name
@@ -122,7 +122,7 @@ def parse(compat: str, variant: str | None, family: str) -> frozenset[str]:
             kinds = [one for one in DEFECTS[name].variants if one in _ANY]
             others = [_OTHERS[one] for one in DEFECTS[name].variants if one in _OTHERS]
             what = words([*([f"potentials of {words(kinds)} labels"] if kinds else []), *others])
-            where = f" in {' or '.join(DEFECTS[name].families)} worlds" if DEFECTS[name].families else ""
+            where = f" in {' or '.join(DEFECTS[name].families)} envs" if DEFECTS[name].families else ""
             raise UsageError(
                 f"{name} ({DEFECTS[name].says}) concerns {what}{where}; leave it out of --compat, or write {ALL} for "
                 "all that concern this run."

@@ -18,7 +18,7 @@ from bkrl.serve.sessions import Sessions
 
 MOST_EPISODES, MOST_ROWS = 16, 500
 """Episodes that are played at the same time; rows of one answer."""
-_ABOUT = "bkrl: play text worlds for reinforcement learning, and look at the runs, datasets and reports of this folder."
+_ABOUT = "bkrl: play text envs for reinforcement learning, and look at the runs, datasets and reports of this folder."
 
 
 class Desk:

@@ -74,7 +74,7 @@ class Sessions:
         **options: Any,
     ) -> None:
         self.envs = make_vec(env_id, num_sessions, **options)
-        self.env = self.envs.world
+        self.env = self.envs.env_spec
         self.envs.reset(seed=0)
         self.action_names = Wording().of(self.env).action_names
         self._numbers = {name: number for number, name in enumerate(self.action_names)}
@@ -188,7 +188,7 @@ class _Phi:
 
         self.potential, self.gamma = load_potential(run), gamma
         made = self.potential.artefact
-        if (made.env_family, made.obs_shape) != (envs.world.family, envs.world.obs_shape):
+        if (made.env_family, made.obs_shape) != (envs.env_spec.family, envs.env_spec.obs_shape):
             self.potential.close()
             raise InputError(f"{run} was built in {made.env_id}, and {env_id} has other observations; choose another.")
         self._of: Callable[[Windows], NDArray[np.floating]] = PotentialOfRollout(self.potential).of_windows

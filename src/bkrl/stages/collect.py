@@ -30,8 +30,8 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import World, captioner, make_vec, missions_vary, world
-from bkrl.envs.vector import WorldVectorEnv
+from bkrl.envs import EnvSpec, captioner, env_spec, make_vec, missions_vary
+from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
 from bkrl.methods import curiosity
@@ -52,7 +52,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         InputError: the explorer is no complete train-rs run, or its policy cannot act in this env.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
-    facts = world(config.env)
+    facts = env_spec(config.env)
     config = config.in_language_of(facts.language)
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
@@ -107,7 +107,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     return result
 
 
-def _acting(config: CollectConfig, facts: World, source: Run | None) -> tuple[Agent, int]:
+def _acting(config: CollectConfig, facts: EnvSpec, source: Run | None) -> tuple[Agent, int]:
     """An explorer that does not learn, and the env steps that it has been trained for."""
     for one in flags_of(CollectConfig):
         if one.path[0] == "ppo" and one.of(config) != one.default:
@@ -184,7 +184,7 @@ def explorer(config: CollectConfig) -> PPO:
 def _record(
     agents: Mapping[int, Agent],
     seeds: Mapping[int, int],
-    envs: WorldVectorEnv,
+    envs: BaseVectorEnv,
     count: int,
     writer: DatasetWriter,
     describe: Callable[[NDArray[np.uint8]], list[str]],

@@ -43,12 +43,12 @@ def run(
         potential: a train-rm run.
         reporter: where progress goes.
         out: run directory; default logs/potential-report-NAME.
-        against: other potentials of the same family of worlds to compare with.
+        against: other potentials of the same family of envs to compare with.
         dataset: a collect run; default the one the first potential was built on.
         layouts: of each level that is solved.
 
     Raises:
-        InputError: a potential or the dataset is missing, damaged, or they are of different worlds.
+        InputError: a potential or the dataset is missing, damaged, or they are of different envs.
         UsageError: `out` holds another run, or a potential is named twice.
     """
     paths = [Path(potential), *map(Path, against)]
@@ -99,17 +99,17 @@ def run(
 
 
 def check(path: Path, dataset: Path | None = None) -> Certificate:
-    """Run the certificate of a finished potential again, on the dataset it was built on or another of its world.
+    """Run the certificate of a finished potential again, on the dataset it was built on or another of its env.
 
     Raises:
-        InputError: the potential or the dataset is missing, damaged, or of another world.
+        InputError: the potential or the dataset is missing, damaged, or of another env.
     """
     run = Run.open(path, "train-rm")
     potential = load_potential(path)
     try:
         data = Dataset.open(dataset_path(run, dataset))
         if potential.artefact.obs_shape != data.obs_shape:
-            raise InputError(f"{path} sees observations of another world than {data.env_id}; name its --dataset.")
+            raise InputError(f"{path} sees observations of another env than {data.env_id}; name its --dataset.")
         return certify(potential, data, int(run.config["config"]["seed"]))
     finally:
         potential.close()
@@ -140,5 +140,5 @@ def _check(path: Path, potential: Scaled, data: Dataset) -> None:
     if artefact.obs_shape != data.obs_shape or artefact.action_names != data.action_names:
         raise InputError(
             f"{path} was built in {artefact.env_id}, and {data.path} holds experience of {data.env_id}; name a "
-            "--dataset and potentials of one family of worlds."
+            "--dataset and potentials of one family of envs."
         )

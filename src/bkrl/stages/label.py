@@ -1,4 +1,4 @@
-"""label: ask what is known about a world. Dataset → responses.parquet and preferences, goals or programs.parquet.
+"""label: ask what is known about an env. Dataset → responses.parquet and preferences, goals or programs.parquet.
 
 A killed run is started again with the same command: every reply is in the store, so the tables come out as if nothing
 had happened. `run` makes a run; `outlook` (--dry-run), `submit` and `batch_status` (--batch) make none.
@@ -189,7 +189,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     dataset = Dataset.open(config.dataset)
     _check(config)
     plan = Plan.of(config, dataset)
-    check_knows(config.llm, plan.world.env_id, plan.world.family)
+    check_knows(config.llm, plan.card.env_id, plan.card.family)
     variant = variant_of_plan(plan)
     connection = _connection(config, asking=not config.dry_run)
     if config.llm in baseline.NAMES and not config.closed:
@@ -209,7 +209,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         variant = truth.scored(variant, known)
     if plan.most_questions > _MANY and plan.variant != "code":
         reporter.say(f"Drawing and wording {plan.most_questions:,} questions; a million take some minutes.")
-    own = {f"prompt {name}": path for name, path in plan.world.prompts.files(variant.files(plan.world)).items()}
+    own = {f"prompt {name}": path for name, path in plan.card.prompts.files(variant.files(plan.card)).items()}
     return _Job(
         plan=plan,
         variant=variant,
@@ -281,8 +281,8 @@ def _check_plan(plan: Plan, variant: Variant) -> None:
             f"That would be {plan.most_questions:,} questions, and a run holds at most {MOST_QUESTIONS:,}; lower --num "
             "or --votes."
         )
-    if plan.world.prompts is not SHIPPED:
-        variant.try_prompts(plan.world)
+    if plan.card.prompts is not SHIPPED:
+        variant.try_prompts(plan.card)
     if plan.variant == "code":
         return
     dataset, length = plan.dataset, plan.length

@@ -36,7 +36,7 @@ HTML, RESULTS, TIMINGS = "report.html", "results.json", "timings.json"
 
 
 def run(config: ReportConfig, reporter: Reporter) -> Run:
-    """Write report.html, results.json, timings.json and two pictures for each world. A folder that is no run stands for
+    """Write report.html, results.json, timings.json and two pictures for each env. A folder that is no run stands for
     the training runs, evaluations and potential reports below it.
 
     Raises:
@@ -98,7 +98,7 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         training_runs=len(trained),
         problems=len(problems),
         **({"task_set": results.task_set} if results.task_set else {}),
-        table=text_table(results.worlds, config.threshold),
+        table=text_table(results.envs, config.threshold),
     )
     return result
 
@@ -116,7 +116,7 @@ def _identity(config: ReportConfig, usable: Sequence[Node]) -> str:
 
 
 def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float, identity: str) -> list[str]:
-    """The success curves of each world as PNGs for light and dark pages, small multiples where there are many lines."""
+    """The success curves of each env as PNGs for light and dark pages, small multiples where there are many lines."""
     names = []
     for comparison in comparisons:
         groups = [row.group for row in comparison.rows]

@@ -23,7 +23,7 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import make_vec, missions_vary, world
+from bkrl.envs import env_spec, make_vec, missions_vary
 from bkrl.envs.sets import set_of
 from bkrl.learn import ranks
 from bkrl.learn.loop import Fallen, finished, milestones, train
@@ -79,7 +79,7 @@ def _of_a_plugin(config: TrainRsConfig) -> Iterator[None]:
 
 def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
     """`apart`: where a rank that does not write the run keeps what it would write."""
-    world(config.env)
+    env_spec(config.env)
     check_tracker(config.track)
     method = find_method(config.alg)
     assert method is not None, config.alg  # a config is of a method's class
@@ -146,7 +146,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
             )
             envs.close()
             if apart is None:
-                _finish(result, made, envs.world.env_id, set_of(config.env, config.seed))
+                _finish(result, made, envs.env_spec.env_id, set_of(config.env, config.seed))
     finally:
         if made is not None:
             made.close()
@@ -159,7 +159,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
 
 def outlook(config: TrainRsConfig) -> Outlook:
     """What a run would ask a language model while it trains, for methods that do. Asks and writes nothing."""
-    world(config.env)
+    env_spec(config.env)
     method = find_method(config.alg)
     assert method is not None
     assert method.outlook is not None

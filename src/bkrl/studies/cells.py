@@ -12,8 +12,8 @@ from bkrl.core.flags import flags_of
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs, read_by
 from bkrl.runs.record import Run
+from bkrl.studies.section import Cell
 from bkrl.studies.study import Study
-from bkrl.studies.world import Cell
 
 
 def name_of(cell: Cell, out: Path) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bkrl.core.lines import newest_row
 from bkrl.core.reporter import Line, duration
-from bkrl.studies.world import Cell
+from bkrl.studies.section import Cell
 
 _MEASURED = 0.3
 _REFERENCE = 71_000.0

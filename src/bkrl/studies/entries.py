@@ -24,10 +24,10 @@ class Entry:
 
     Attributes:
         variant: the kind of labels its potential is made from; None for a method without labels.
-        lm: the world's language model that it starts from, and "" for none.
-        after: the entry whose policy it starts from, of the same task, or of another world as WORLD/NAME; "" for none.
+        lm: the section's language model that it starts from, and "" for none.
+        after: the entry whose policy it starts from, of its task, or of another section as SECTION/NAME; "" for none.
         guide: the entry whose policy chooses some of its actions, named alike; "" for none.
-        clones: whether it clones the world's demonstrations.
+        clones: whether it clones the section's demonstrations.
         title: what reports call it; "" for the label that they make of its settings.
     """
 
@@ -45,10 +45,10 @@ class Entry:
     train_rs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def entries_of(listed: Any, world: str) -> list[Entry]:
-    """The methods of a world or task; "bk-pref:shuffled" stands for one on a control of its potential."""
+def entries_of(listed: Any, section: str) -> list[Entry]:
+    """The methods of a section or task; "bk-pref:shuffled" stands for one on a control of its potential."""
     if not isinstance(listed, list) or not listed:
-        raise UsageError(f"The world {world} needs algs = [...], in itself or in each of its tasks.")
+        raise UsageError(f"The section {section} needs algs = [...], in itself or in each of its tasks.")
     entries = [_entry(item) for item in listed]
     names = [entry.name for entry in entries]
     check_unique(names, "algs")

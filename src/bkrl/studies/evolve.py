@@ -16,7 +16,7 @@ from dataclasses import replace
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.envs.sets import SECOND
 from bkrl.labelers.code import FAILURES
 from bkrl.labelers.config import EvolveConfig, LabelConfig
@@ -45,7 +45,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
     plan = _plan(config)
     with ExitStack() as stack:
         session = open_session(config.llm, config, stack) if to_do(config) else None
-        own = plan.world.prompts.files([*VARIANTS["code"].files(plan.world), TEMPLATE])
+        own = plan.card.prompts.files([*VARIANTS["code"].files(plan.card), TEMPLATE])
         inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
         result = Run.begin(config, "label", inputs, reporter)
         stack.callback(result.release)
@@ -81,9 +81,9 @@ def _plan(config: EvolveConfig) -> Plan:
     if not config.envs:
         raise UsageError('A tournament needs tasks to train in: --tasks "ENV ENV", such as tasks of the first set.')
     dataset = Dataset.open(config.dataset)
-    of_data = world(dataset.env_id)
+    of_data = env_spec(dataset.env_id)
     for env in config.envs:
-        facts = world(env)
+        facts = env_spec(env)
         if SECOND.has_task(facts.env_id):
             raise UsageError(
                 f"{env} is a task of the second set, on which claims are made; a program that was chosen there could "

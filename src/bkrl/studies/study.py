@@ -1,4 +1,4 @@
-"""Study files: worlds, tasks, algorithms and seeds in TOML → the cells of a study, and where each run lives.
+"""Study files: sections, tasks, algorithms and seeds in TOML → the cells of a study, and where each run lives.
 
 A cell is one stage with its settings. What a cell needs can be read off its settings: the run directories they name.
 docs/studies.md describes the format.
@@ -16,10 +16,10 @@ from bkrl.core import config as settings
 from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.runs.samples import PREFIX
+from bkrl.studies.section import Cell, StudySection
 from bkrl.studies.tables import check_keys, check_unique, tables_of
-from bkrl.studies.world import Cell, StudySection
 
 _STUDY_KEYS = {"title", "minutes", "set", "tuning_steps", "world", "slurm"}
 
@@ -104,7 +104,7 @@ def load_study(study: str, out: Path, llm: str = "") -> Study:
     if llm and (document := _asked_anew(recorded := document, llm)) == recorded:
         raise UsageError(f"The study {study} has no recorded answers; leave --llm out.")
     planned = plan(document, out, Path(study).stem)
-    _check_worlds(planned.cells)
+    _check_envs(planned.cells)
     return planned
 
 
@@ -124,10 +124,10 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
         typed(_Head, document)
     except Mismatch as problem:
         raise UsageError(f"A study's {problem}.") from None
-    worlds = tables_of(document, "world", "A study")
-    if not worlds:
+    sections = tables_of(document, "world", "A study")
+    if not sections:
         raise UsageError("A study needs at least one [[world]].")
-    planned = [StudySection(table, out) for table in worlds]
+    planned = [StudySection(table, out) for table in sections]
     if "set" in document:
         for each in planned:
             each.check_set(document["set"])
@@ -152,10 +152,10 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     return Study(title, float(minutes), tuple(cells), report, slurm)
 
 
-def _check_earlier(worlds: Sequence[StudySection]) -> None:
-    """UsageError for a run that starts from one of another world, unless that world stands above and has such a run."""
+def _check_earlier(sections: Sequence[StudySection]) -> None:
+    """UsageError for a run that starts from one of another section, unless that stands above and has such a run."""
     above: set[Path] = set()
-    for one in worlds:
+    for one in sections:
         for cell in one.training:
             named = [getattr(cell.config, name, None) or one.root for name in ("init_from", "guide")]
             elsewhere = [
@@ -163,25 +163,25 @@ def _check_earlier(worlds: Sequence[StudySection]) -> None:
             ]
             if lost := set(elsewhere) - above:
                 raise UsageError(
-                    f"{cell.run_dir} begins with {lost.pop()}, and no world above it has such a run; mend 'after' or "
+                    f"{cell.run_dir} begins with {lost.pop()}, and no section above it has such a run; mend 'after' or "
                     "'guide', or the seeds."
                 )
         above.update(cell.run_dir for cell in one.training)
 
 
-def _check_worlds(cells: Sequence[Cell]) -> None:
-    """UsageError for the first cell whose world does not exist, before anything runs."""
+def _check_envs(cells: Sequence[Cell]) -> None:
+    """UsageError for the first cell whose env does not exist, before anything runs."""
     asked = {env: cell for cell in reversed(cells) if (env := getattr(cell.config, "env", None))}
     for env, cell in asked.items():
         try:
-            world(env)
+            env_spec(env)
         except UsageError as problem:
             raise UsageError(f"{cell.stage} in {cell.run_dir}: {problem}") from None
 
 
 def _apart(folders: Sequence[Path]) -> None:
     """UsageError when two cells would share a run directory, or one would live inside another's."""
-    check_unique([folder.as_posix() for folder in folders], "the study; give each world, task and entry its own name")
+    check_unique([folder.as_posix() for folder in folders], "the study; give each section, task and entry its own name")
     taken = set(folders)
     for folder in folders:
         if inside := taken.intersection(folder.parents):

@@ -25,8 +25,8 @@ from bkrl.studies.clocks import CellClock, speed, summary
 from bkrl.studies.executors import Executor, cores
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
+from bkrl.studies.section import Cell
 from bkrl.studies.study import Study, load_study
-from bkrl.studies.world import Cell
 
 _POLL = 1.0
 

@@ -18,7 +18,7 @@ from bkrl.core.files import atomic_write, read_json, to_json, write_table
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.spacing import end_to_end
 from bkrl.data.schema import PROGRAMS
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.inspect.report import REPORT
 from bkrl.labelers.asking import Responses
 from bkrl.labelers.code import Candidate, measure
@@ -153,7 +153,7 @@ class Tournament:
             row = _row(0, entrant, 0, chosen=True)
             write_table(made.file("programs.parquet"), pa.Table.from_pylist([row], schema=PROGRAMS))
             facts = {"variant": "code", "env_id": self.plan.dataset.env_id, "llm": self.config.llm}
-            reads = {"reads": list(self.plan.world.reads)} if self.plan.world.reads else {}
+            reads = {"reads": list(self.plan.card.reads)} if self.plan.card.reads else {}
             made.finish(["programs.parquet"], **facts, **reads)
         return path
 
@@ -219,7 +219,7 @@ class Tournament:
             _row(place, one, responses.add([one.candidate.exchange])[0], chosen=one is best)
             for place, one in enumerate(self.entrants)
         ]
-        templates = [*VARIANTS["code"].files(self.plan.world), TEMPLATE]
+        templates = [*VARIANTS["code"].files(self.plan.card), TEMPLATE]
         score = None if best is None or best.course is None else best.course.score
         told: dict[str, Any] = {}
         if score is not None and score <= without.score:
@@ -241,7 +241,7 @@ class Tournament:
                 f"{self.result.file(TOURNAMENT)}, and take another dataset, --train-shaping or --llm."
             )
         done = Done(table, responses.rows, of_programs(table), usable=True)
-        chosen_on = [{"env": world(env).env_id, "seeds": list(self.config.seeds)} for env in self.config.envs]
+        chosen_on = [{"env": env_spec(env).env_id, "seeds": list(self.config.seeds)} for env in self.config.envs]
         finish(
             self.result,
             self.plan,
@@ -249,7 +249,7 @@ class Tournament:
             done,
             self.reporter,
             outputs=[TOURNAMENT],
-            prompts=self.plan.world.prompts.fingerprint(templates),
+            prompts=self.plan.card.prompts.fingerprint(templates),
             steps=self.steps,
             chosen_on=chosen_on,
             tournament={"trainings": self.trainings, "score": score, "score_without": without.score},

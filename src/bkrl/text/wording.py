@@ -18,7 +18,7 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import sentences
 from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS
 from bkrl.envs.babyai.french import french_mission
-from bkrl.envs.family import World
+from bkrl.envs.family import EnvSpec
 from bkrl.text.language import LANGUAGES, Substitution, french_actions, words
 from bkrl.text.policy_prompts import GOAL_LABELS, LABELS, Labels
 
@@ -52,9 +52,9 @@ class Wording:
         if isinstance(self.words, str) and self.words:
             words(self.words)
 
-    def of(self, world: World) -> Worded:
-        """This wording of what agents read in a world; UsageError where it cannot have it."""
-        return Worded(world, self)
+    def of(self, env_spec: EnvSpec) -> Worded:
+        """This wording of what agents read in an env; UsageError where it cannot have it."""
+        return Worded(env_spec, self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, from which `Wording(**…)` makes it again."""
@@ -70,7 +70,7 @@ class Wording:
 
 
 class Worded:
-    """A wording in one world.
+    """A wording in one env.
 
     Attributes:
         texts: (B, *obs_shape) uint8 → (B,) objects, captions as tuples of sentences.
@@ -79,14 +79,14 @@ class Worded:
         words: what replaces words, for who does it in whole prompts.
     """
 
-    def __init__(self, world: World, wording: Wording) -> None:
-        self.wording, self.language = wording, wording.language or world.language
+    def __init__(self, env_spec: EnvSpec, wording: Wording) -> None:
+        self.wording, self.language = wording, wording.language or env_spec.language
         chosen = wording.words
         chosen = words(chosen, self.language, wording.compat) if isinstance(chosen, str) and chosen else chosen or {}
         self.words = Substitution(chosen, self.language)
         self._each = bool(chosen) and "g1" not in wording.compat
-        self.action_names = self._names(world)
-        self._env_id = world.env_id
+        self.action_names = self._names(env_spec)
+        self._env_id = env_spec.env_id
         self._other = lru_cache(1 << 16)(lambda text: tuple(map(self.words, text)))
         self._missions = self._reworded = np.zeros(0, object)
 
@@ -121,16 +121,16 @@ class Worded:
             mission = french_mission(mission, self.wording.compat)
         return self.words(mission) if self._each else mission
 
-    def _names(self, world: World) -> tuple[str, ...]:
+    def _names(self, env_spec: EnvSpec) -> tuple[str, ...]:
         names: Sequence[str] = self.wording.actions or [
-            _SAID.get(name, name.replace("_", " ")) for name in world.action_names
+            _SAID.get(name, name.replace("_", " ")) for name in env_spec.action_names
         ]
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
         if isinstance(names, str):
             raise UsageError(f"There are no names of actions '{names}'. There are: {', '.join(ACTION_SETS)}.")
-        if len(names) != len(world.action_names):
+        if len(names) != len(env_spec.action_names):
             raise UsageError(
-                f"{world.env_id} has {len(world.action_names)} actions here, and {len(names)} names are given: "
+                f"{env_spec.env_id} has {len(env_spec.action_names)} actions here, and {len(names)} names are given: "
                 f"{', '.join(names)}."
             )
         if self.wording.language == "fr" and not self.wording.actions:

@@ -165,7 +165,7 @@ def test_every_picture_and_tile_is_there_once(dataset: Dataset) -> None:
     assert pictures.pack("other", views) is None
 
 
-def test_pictures_hold_the_world_the_right_way_up() -> None:
+def test_pictures_hold_the_env_the_right_way_up() -> None:
     from bkrl.envs.babyai.constants import BALL, EMPTY, RED
     from bkrl.envs.babyai.pictures import tile_maps
 

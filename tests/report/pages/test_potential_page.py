@@ -54,7 +54,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 
 def test_potentials_of_two_families_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     crafter = Path("sample:bk-code-crafter")
-    with pytest.raises(InputError, match="of one family of worlds"):
+    with pytest.raises(InputError, match="of one family of envs"):
         inspect.run(Path("sample:bk-code-minigrid"), Reporter(), out=tmp_path / "report", against=[crafter])
     assert not (tmp_path / "report").exists()
 

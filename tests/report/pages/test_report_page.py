@@ -153,7 +153,7 @@ def test_axes_have_names_and_numbers_sort_as_numbers(page: browser.Page, html: P
 
 def test_tables_sort_and_links_open_what_they_lead_to(page: browser.Page, html: Path):
     page.open(html)
-    column = "[...document.querySelectorAll('#world-1 ~ * table.sortable')][0]"
+    column = "[...document.querySelectorAll('#env-1 ~ * table.sortable')][0]"
     page.run(f"{column}.tHead.rows[0].cells[2].querySelector('button').click()")
     found = page.run(f"[...{column}.tBodies[0].rows].map((r) => parseFloat(r.cells[2].dataset.value))")
     assert found == sorted(found)

@@ -125,7 +125,7 @@ def test_few_lines_share_a_figure_and_many_are_split_by_method():
     assert max(sizes) <= MOST_LINES
 
 
-def test_no_two_methods_of_a_world_look_alike():
+def test_no_two_methods_of_an_env_look_alike():
     styles = styles_of(everything())
     assert len(set(styles.values())) == len(everything())
     assert styles["ppo"].slot == 0
@@ -143,7 +143,7 @@ def test_every_method_has_a_colour_that_there_is():
     assert {style.slot for style in styles_of(groups).values()} <= set(range(len(COLOURS)))
 
 
-def test_a_world_has_curves_and_a_profile():
+def test_an_env_has_curves_and_a_profile():
     figures = figures_of(0, comparison(), 0.8)
     ids = [one for figure in figures for one in re.findall(r' id="([^"]+)"', figure.drawing.svg)]
     assert len(ids) == len(set(ids)) > len(figures)

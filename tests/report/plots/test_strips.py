@@ -1,4 +1,4 @@
-"""Strips: the right moments, texts escaped, pictures where a world can be drawn."""
+"""Strips: the right moments, texts escaped, pictures where an env can be drawn."""
 
 from __future__ import annotations
 

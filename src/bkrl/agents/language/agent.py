@@ -32,7 +32,7 @@ from bkrl.agents.protocol import Acted, Inputs, State
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
-from bkrl.envs import world
+from bkrl.envs import env_spec
 from bkrl.text.policy_prompts import FORMS, Chat, prompts
 from bkrl.text.wording import Wording
 
@@ -138,7 +138,7 @@ class LanguageAgent:
         adapter: Path | None = None,
     ) -> None:
         settings = settings or LanguageSettings()
-        facts = world(env_id)
+        facts = env_spec(env_id)
         self.lm, self.settings, self.num_values = lm, settings, num_values
         self.env_id, self.family, self.action_names = facts.env_id, facts.family, facts.action_names
         self.observations = settings.observations
@@ -155,7 +155,7 @@ class LanguageAgent:
 
     def reworded(self, wording: Wording, env_id: str) -> LanguageAgent:
         """The same agent in another wording and another env, whose actions may be others; UsageError if it cannot."""
-        facts = world(env_id)
+        facts = env_spec(env_id)
         if self.settings.action_head and len(facts.action_names) != len(self.action_names):
             raise UsageError(f"its head has {len(self.action_names)} actions, and there are {len(facts.action_names)}")
         other = copy(self)
@@ -170,7 +170,7 @@ class LanguageAgent:
 
     @wording.setter
     def wording(self, wording: Wording) -> None:
-        self._wording, self._worded = wording, wording.of(world(self.env_id))
+        self._wording, self._worded = wording, wording.of(env_spec(self.env_id))
         self.scorer = Scorer(
             self.lm,
             self._worded.action_names,

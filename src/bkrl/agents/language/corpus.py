@@ -15,7 +15,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.data.views import Views
-from bkrl.envs import family, world
+from bkrl.envs import env_spec, family
 from bkrl.envs.babyai.constants import ACTION_SETS
 from bkrl.text.language import ACTIONS_FR
 from bkrl.text.policy_prompts import FORMS, GOAL_LABELS, prompts
@@ -84,7 +84,7 @@ def _prompts(data: Dataset, rows: NDArray[np.int64], worded: Worded) -> list[str
 
 def _wordings(env_id: str) -> Iterator[Worded]:
     """The plain wording first; in BabyAI, those of the generalisation tests too."""
-    facts = world(env_id)
+    facts = env_spec(env_id)
     if "fr" not in family(facts.family).languages:
         yield Wording().of(facts)
         return

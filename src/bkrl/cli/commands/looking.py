@@ -55,7 +55,7 @@ def list_(
 
 def prompt(
     variant: Annotated[Literal["code", "pref", "goal"], typer.Argument(help="what is asked for")],
-    env: Annotated[str, typer.Argument(help="world; see `bkrl list envs`")],
+    env: Annotated[str, typer.Argument(help="env; see `bkrl list envs`")],
     prompt: Annotated[str | None, typer.Option(help="bare, or a folder of your own, as with label")] = None,
     as_json: Json = False,
 ) -> None:

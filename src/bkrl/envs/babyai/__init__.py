@@ -1,4 +1,4 @@
-"""BabyAI and MiniGrid worlds: the published single-room levels and every id of PyPI minigrid.
+"""BabyAI and MiniGrid envs: the published single-room levels and every id of PyPI minigrid.
 
 Nothing heavy is imported here; the family asks for what it needs.
 """
@@ -29,7 +29,7 @@ from bkrl.envs.babyai.constants import (
 )
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.babyai.recipes import RECIPES
-from bkrl.envs.family import Episodes, Family, World
+from bkrl.envs.family import EnvSpec, Episodes, Family
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bkrl.envs.babyai.bot import BabyAIBot
     from bkrl.envs.babyai.memory import RoomMemory
     from bkrl.envs.babyai.reference import ReferenceBabyAI
-    from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.envs.vector import BaseVectorEnv
 
 MINIGRID_RULES = "The rules of PyPI minigrid."
 _SOLVED = {
@@ -82,11 +82,11 @@ class BabyAI(Family):
     knowledge = "BabyAI"
     exact: ClassVar[Literal["rooms"]] = "rooms"
 
-    def worlds(self) -> list[World]:
+    def specs(self) -> list[EnvSpec]:
         """The published BabyAI-Text levels and those of GLAM."""
-        return [_world_of(level) for level in LEVELS.values()] + [*map(_glam_world, glam.LEVELS.values())]
+        return [_spec_of(level) for level in LEVELS.values()] + [*map(_glam_spec, glam.LEVELS.values())]
 
-    def find(self, env_id: str) -> World | None:
+    def find(self, env_id: str) -> EnvSpec | None:
         """The facts of any BabyAI or MiniGrid id of PyPI minigrid; None for names of another kind.
 
         Raises UsageError with a near miss for a name that looks like one of minigrid's but is not.
@@ -94,7 +94,7 @@ class BabyAI(Family):
         if not env_id.startswith(_PREFIXES):
             return None
         if env_id in RECIPES:
-            return _recipe_world(env_id)
+            return _recipe_spec(env_id)
         from bkrl.envs.babyai.reference import describe
 
         return describe(env_id)
@@ -110,42 +110,42 @@ class BabyAI(Family):
             if env_id.startswith(_PREFIXES) and str(spec.entry_point).startswith("minigrid.")
         )
 
-    def options(self, world: World) -> list[Setting]:
+    def options(self, env_spec: EnvSpec) -> list[Setting]:
         """Actions and the step limit; of GLAM's levels also what `glam.GlamLevel` has flags for."""
-        level = glam.LEVELS.get(world.env_id)
+        level = glam.LEVELS.get(env_spec.env_id)
         own = [] if level is None else [s._replace(default=getattr(level, s.name)) for s in glam.OPTIONS.values()]
         return [*own, Setting(("actions",), str, _ACTIONS, _ALL), Setting(("max_steps",), int, _MAX_STEPS, None)]
 
-    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+    def changed(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
         rest = dict(options)
         limit = _checked(rest.pop("max_steps", None))
-        world, _ = _chosen(world, rest, "max_steps")
-        return world if limit is None else replace(world, max_steps=limit)
+        env_spec, _ = _chosen(env_spec, rest, "max_steps")
+        return env_spec if limit is None else replace(env_spec, max_steps=limit)
 
     def make_reference(
-        self, world: World, render_mode: str | None = None, max_steps: int | None = None, **options: Any
+        self, env_spec: EnvSpec, render_mode: str | None = None, max_steps: int | None = None, **options: Any
     ) -> ReferenceBabyAI:
         """One environment on PyPI minigrid: a `gymnasium.Env` with observation uint8 (7, 7, 3)."""
-        world, level = _chosen(world, options, "render_mode and max_steps")
+        env_spec, level = _chosen(env_spec, options, "render_mode and max_steps")
         from bkrl.envs.babyai.reference import ReferenceBabyAI
 
-        return ReferenceBabyAI(world, render_mode, _checked(max_steps), level)
+        return ReferenceBabyAI(env_spec, render_mode, _checked(max_steps), level)
 
     def make(
-        self, world: World, render_mode: str | None = None, max_steps: int | None = None, **options: Any
+        self, env_spec: EnvSpec, render_mode: str | None = None, max_steps: int | None = None, **options: Any
     ) -> Env[NDArray[np.uint8], int]:
         """One environment on the native engine; on minigrid where the level has rules of its own."""
-        if not runs_natively(world.env_id):
-            return self.make_reference(world, render_mode, max_steps, **options)
-        world, level = _chosen(world, options, "render_mode and max_steps")
+        if not runs_natively(env_spec.env_id):
+            return self.make_reference(env_spec, render_mode, max_steps, **options)
+        env_spec, level = _chosen(env_spec, options, "render_mode and max_steps")
         from bkrl.envs.babyai.vector import BabyAIVectorEnv
         from bkrl.envs.single import SingleEnv
 
-        return SingleEnv(BabyAIVectorEnv(world, 1, max_steps=_checked(max_steps), glam=level), render_mode)
+        return SingleEnv(BabyAIVectorEnv(env_spec, 1, max_steps=_checked(max_steps), glam=level), render_mode)
 
     def make_vec(
         self,
-        world: World,
+        env_spec: EnvSpec,
         num_envs: int,
         episodes: Episodes,
         *,
@@ -153,41 +153,43 @@ class BabyAI(Family):
         render_mode: str | None = None,
         max_steps: int | None = None,
         **options: Any,
-    ) -> WorldVectorEnv:
-        """N worlds on the native engine.
+    ) -> BaseVectorEnv:
+        """N envs on the native engine.
 
         A MiniGrid level with rules of its own (moving obstacles and the like) runs on minigrid behind the same
-        interface; its `World.rules` says so.
+        interface; its `EnvSpec.rules` says so.
 
         Args:
-            world: a published level or any id of PyPI minigrid.
+            env_spec: a published level or any id of PyPI minigrid.
             num_envs: N.
-            episodes: see `WorldVectorEnv`.
+            episodes: see `BaseVectorEnv`.
             threads: threads to step with.
             render_mode: None or "rgb_array"; `frame` and `render` work with both.
-            max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
+            max_steps: the env's own step limit, by which the reward shrinks too; None: the level's.
             options: of GLAM's levels, see `glam.GlamLevel`: num_dists, room_size, language, task_kinds, held_out,
                 task_mix. Others are refused with a UsageError.
         """
-        changed, level = _chosen(world, options, "threads, render_mode and max_steps")
+        changed, level = _chosen(env_spec, options, "threads, render_mode and max_steps")
         if render_mode not in (None, "rgb_array"):
-            raise UsageError(f"'{render_mode}' is not a render mode of '{world.env_id}'; use 'rgb_array' or none.")
-        if not runs_natively(world.env_id):
-            return super().make_vec(world, num_envs, episodes, render_mode="rgb_array", max_steps=max_steps, **options)
+            raise UsageError(f"'{render_mode}' is not a render mode of '{env_spec.env_id}'; use 'rgb_array' or none.")
+        if not runs_natively(env_spec.env_id):
+            return super().make_vec(
+                env_spec, num_envs, episodes, render_mode="rgb_array", max_steps=max_steps, **options
+            )
         from bkrl.envs.babyai.vector import BabyAIVectorEnv
 
         return BabyAIVectorEnv(
             changed, num_envs, threads=threads, max_steps=_checked(max_steps), glam=level, **episodes
         )
 
-    def missions_vary(self, world: World, options: Mapping[str, Any]) -> bool:
+    def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """Of a published level its targets tell; of other ids, whether a few episodes have different missions."""
-        if world.env_id in glam.LEVELS:
+        if env_spec.env_id in glam.LEVELS:
             return True
-        if world.env_id in LEVELS:
-            return any(len(target.colors) * len(target.kinds) > 1 for target in LEVELS[world.env_id].targets)
+        if env_spec.env_id in LEVELS:
+            return any(len(target.colors) * len(target.kinds) > 1 for target in LEVELS[env_spec.env_id].targets)
         episodes: Episodes = {"autoreset_mode": "SameStep", "max_episode_steps": None, "episode_statistics": False}
-        envs = self.make_vec(world, _EPISODES, episodes)
+        envs = self.make_vec(env_spec, _EPISODES, episodes)
         envs.reset(seed=0)
         return len({_ARTICLES.sub("", mission) for mission in envs.missions()}) > 1
 
@@ -197,17 +199,17 @@ class BabyAI(Family):
 
         return caption(observations, language, compat)
 
-    def bot(self, world: World) -> BabyAIBot | None:
+    def bot(self, env_spec: EnvSpec) -> BabyAIBot | None:
         """One for all that runs natively, but for what moves by itself (Dynamic-Obstacles) or is to be remembered
         (Memory)."""
         from bkrl.envs.babyai.bot import BabyAIBot
         from bkrl.envs.babyai.constants import AVOID, MATCH
         from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 
-        no_plan = world.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[world.env_id].task in (AVOID, MATCH)
-        return BabyAIBot(len(world.action_names)) if not no_plan and runs_natively(world.env_id) else None
+        no_plan = env_spec.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[env_spec.env_id].task in (AVOID, MATCH)
+        return BabyAIBot(len(env_spec.action_names)) if not no_plan and runs_natively(env_spec.env_id) else None
 
-    def memory(self, world: World) -> RoomMemory:
+    def memory(self, env_spec: EnvSpec) -> RoomMemory:
         """Cells, doors and things; of all levels alike."""
         from bkrl.envs.babyai.memory import RoomMemory
 
@@ -224,7 +226,7 @@ class BabyAI(Family):
         envs.reset(seed=0)
         return never_counted(envs.env_states()["grid"])
 
-    def relations(self, world: World) -> dict[str, tuple[str, str]]:
+    def relations(self, env_spec: EnvSpec) -> dict[str, tuple[str, str]]:
         return {name: (said, f"now[:, {x}, {y}, 0] == {kind}") for name, (said, (x, y), kind) in RELATIONS.items()}
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -239,15 +241,15 @@ _LAYOUTS = 64
 _DONE_ACTIONS = "BABYAI_DONE_ACTIONS"  # minigrid's switch for another kind of verifier
 
 
-def _world_of(level: Level) -> World:
+def _spec_of(level: Level) -> EnvSpec:
     rules = f"{MINIGRID_RULES} {level.deviation}".strip()
-    return World(level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, rules, _SOLVED[level.task])
+    return EnvSpec(level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, rules, _SOLVED[level.task])
 
 
-def _recipe_world(env_id: str) -> World:
+def _recipe_spec(env_id: str) -> EnvSpec:
     recipe = RECIPES[env_id]
     exception = "" if runs_natively(env_id) else f"; because {_DONE_ACTIONS} is set, it runs on minigrid"
-    return World(
+    return EnvSpec(
         env_id=env_id,
         family="babyai",
         obs_shape=OBS_SHAPE,
@@ -258,8 +260,8 @@ def _recipe_world(env_id: str) -> World:
     )
 
 
-def _glam_world(level: glam.GlamLevel) -> World:
-    return World(
+def _glam_spec(level: glam.GlamLevel) -> EnvSpec:
+    return EnvSpec(
         level.env_id, "babyai", OBS_SHAPE, ACTION_NAMES, level.max_steps, _GLAM_RULES, _CARRIED_OUT, level.captions
     )
 
@@ -284,24 +286,24 @@ def _checked(max_steps: int | None) -> int | None:
     return None if max_steps is None else checked_steps("max_steps", max_steps)
 
 
-def _chosen(world: World, options: dict[str, Any], known: str) -> tuple[World, glam.GlamLevel | None]:
-    """The world with these options, and its level where it is one of GLAM's. UsageError for unknown options."""
-    options, level = dict(options), glam.LEVELS.get(world.env_id)
+def _chosen(env_spec: EnvSpec, options: dict[str, Any], known: str) -> tuple[EnvSpec, glam.GlamLevel | None]:
+    """The env with these options, and its level where it is one of GLAM's. UsageError for unknown options."""
+    options, level = dict(options), glam.LEVELS.get(env_spec.env_id)
     actions = options.pop("actions", _ALL)
     if actions != _ALL:
         if actions not in ACTION_SETS:
             near, sets = did_you_mean(str(actions), ACTION_SETS), ", ".join(ACTION_SETS)
             raise UsageError(f"There are no actions '{actions}'.{near} There are: {sets} and {_ALL}.")
-        if world.action_names != ACTION_NAMES:
-            raise UsageError(f"'{world.env_id}' has actions of its own; leave the option actions out.")
-        world = replace(world, action_names=ACTION_SETS[actions])
+        if env_spec.action_names != ACTION_NAMES:
+            raise UsageError(f"'{env_spec.env_id}' has actions of its own; leave the option actions out.")
+        env_spec = replace(env_spec, action_names=ACTION_SETS[actions])
     if level is None and options:
-        raise UsageError(f"'{world.env_id}' has no option '{next(iter(options))}'; it knows actions, {known}.")
+        raise UsageError(f"'{env_spec.env_id}' has no option '{next(iter(options))}'; it knows actions, {known}.")
     for name in options:
         if name not in glam.OPTIONS:
             known = ", ".join((*glam.OPTIONS, "actions", known))
-            raise UsageError(f"'{world.env_id}' has no option '{name}'; it knows {known}.")
+            raise UsageError(f"'{env_spec.env_id}' has no option '{name}'; it knows {known}.")
     if level is None:
-        return world, None
+        return env_spec, None
     level = level.chosen(options)
-    return replace(world, max_steps=level.max_steps), level
+    return replace(env_spec, max_steps=level.max_steps), level

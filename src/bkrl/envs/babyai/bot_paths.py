@@ -65,7 +65,7 @@ class Mind(NamedTuple):
 
     Attributes:
         grid: the cells of the env; only those that were seen are read.
-        world: the env's record.
+        env: the env's record.
         seen: one bit for each cell.
         stride: cells in a row.
         terrain: what each cell is to the bot.
@@ -77,7 +77,7 @@ class Mind(NamedTuple):
     """
 
     grid: Any
-    world: Any
+    env: Any
     seen: Any
     stride: Any
     terrain: Any
@@ -113,7 +113,7 @@ def opens(carried: int, door: int) -> bool:
 def survey(mind: Any, fixed: bool, shut: bool) -> None:
     """Write `terrain`. `fixed`: nothing may be carried away; `shut`: no door may be opened."""
     keys, locked = 0, 0
-    carried: Any = mind.world.carrying
+    carried: Any = mind.env.carrying
     height = len(mind.grid) // mind.stride
     for y in range(MARGIN, height - MARGIN):
         for at in range(y * mind.stride + MARGIN, (y + 1) * mind.stride - MARGIN):
@@ -167,7 +167,7 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
     if what == OBJECTS:
         return can_carry(kind) and refers(cell, which)
     if what == READY_DOORS:
-        carried: Any = mind.world.carrying
+        carried: Any = mind.env.carrying
         return refers(cell, which) and kind == DOOR and (state_of(cell) != LOCKED or opens(carried, cell))
     if what == BARRED_DOORS:
         return refers(cell, which) and mind.terrain[at] == BARRED
@@ -186,7 +186,7 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
     if what == GOALS:
         return kind == GOAL
     if what == TARGETS:
-        return can_carry(kind) and is_target(mind.world, cell, which)
+        return can_carry(kind) and is_target(mind.env, cell, which)
     if what in (STANDS, NEAR):
         return kind == EMPTY and touches(mind, at, which, what == NEAR)
     if what == DOORS:
@@ -201,10 +201,10 @@ def touches(mind: Any, at: int, which: int, corners: bool) -> bool:
     """Whether what the mission calls its first or second object has been seen beside a cell, or at its corners."""
     for side in range(4):
         beside = at + ahead(side, mind.stride)
-        if has_seen(mind, beside) and is_target(mind.world, cell_at(mind.grid, beside), which):
+        if has_seen(mind, beside) and is_target(mind.env, cell_at(mind.grid, beside), which):
             return True
         corner = beside + ahead((side + 1) % 4, mind.stride)
-        if corners and has_seen(mind, corner) and is_target(mind.world, cell_at(mind.grid, corner), which):
+        if corners and has_seen(mind, corner) and is_target(mind.env, cell_at(mind.grid, corner), which):
             return True
     return False
 
@@ -246,7 +246,7 @@ def approach(mind: Any) -> tuple[int, int]:
     """
     first, states = mind.first, mind.states
     first[:] = 255
-    start = 8 * mind.world.agent + 2 * mind.world.heading
+    start = 8 * mind.env.agent + 2 * mind.env.heading
     first[start] = HERE
     states[0] = start
     head, tail, steps, farther = 0, 1, 0, 1  # states from `farther` on take more than `steps` actions

@@ -84,7 +84,7 @@ PATIENCE: Final = 300
 @kernel
 def act_bots(
     grids: Any,
-    worlds: Any,
+    envs: Any,
     views: Any,
     started: Any,
     explored: Any,
@@ -99,7 +99,7 @@ def act_bots(
 
     Args:
         grids: (N, cells) of `state`.
-        worlds: (N,) records.
+        envs: (N,) records.
         views: (N, 147) what the agents see.
         started: (N,) an episode begins.
         explored: (N, bytes) a bit for each cell that was seen; changed in place, as are the next three.
@@ -116,18 +116,18 @@ def act_bots(
     parent, queue, later = np.zeros(size, np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32)
     first, states = np.zeros(8 * size, np.uint8), np.zeros(8 * size, np.int32)
     for n in range(len(grids)):
-        world, seen = worlds[n], explored[n]
+        env, seen = envs[n], explored[n]
         if started[n]:
             seen[:] = 0
             idle[n] = done[n] = 0
-        if started[n] or world.carrying == NOTHING_CARRIED:
+        if started[n] or env.carrying == NOTHING_CARRIED:
             spots[n] = 0
         idle[n] += 1
-        progress = world.done | world.first_clause_done << 7
-        if look(world, views[n], seen, stride) or progress != done[n]:
+        progress = env.done | env.first_clause_done << 7
+        if look(env, views[n], seen, stride) or progress != done[n]:
             idle[n], done[n] = 0, progress
         spot = spots[n : n + 1]
-        mind = Mind(grids[n], world, seen, stride, terrain, wanted, avoid, spot, parent, queue, later, first, states)
+        mind = Mind(grids[n], env, seen, stride, terrain, wanted, avoid, spot, parent, queue, later, first, states)
         action = NONE
         if idle[n] < PATIENCE or idle[n] // 16 % 2:
             action = decide(mind, num_actions <= TOGGLE)
@@ -137,14 +137,14 @@ def act_bots(
 
 
 @helper
-def look(world: Any, view: Any, seen: Any, stride: int) -> bool:
+def look(env: Any, view: Any, seen: Any, stride: int) -> bool:
     """Remember what is in view; whether any of it is new."""
-    forward, right = ahead(world.heading, stride), ahead((world.heading + 1) % 4, stride)
+    forward, right = ahead(env.heading, stride), ahead((env.heading + 1) % 4, stride)
     new = False
     for x in range(VIEW):
         for y in range(VIEW):
             if view[(x * VIEW + y) * 3] != UNSEEN:
-                at = world.agent + forward * (AGENT_Y - y) + right * (x - AGENT_X)
+                at = env.agent + forward * (AGENT_Y - y) + right * (x - AGENT_X)
                 bit = 1 << (at & 7)
                 if not seen[at >> 3] & bit:
                     seen[at >> 3] |= bit
@@ -155,10 +155,10 @@ def look(world: Any, view: Any, seen: Any, stride: int) -> bool:
 @helper
 def wander(mind: Any) -> int:
     """An action by chance, which depends on the state of the env alone, and harms nothing."""
-    mixed = np.uint64(mind.world.steps) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(mind.world.agent)
+    mixed = np.uint64(mind.env.steps) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(mind.env.agent)
     mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
     draw = (mixed >> np.uint64(40)) % np.uint64(4)
-    front = mind.terrain[mind.world.agent + ahead(mind.world.heading, mind.stride)]
+    front = mind.terrain[mind.env.agent + ahead(mind.env.heading, mind.stride)]
     if draw >= 2 and front == FREE:
         return FORWARD
     if draw >= 2 and front == SHUT:
@@ -169,26 +169,26 @@ def wander(mind: Any) -> int:
 @helper
 def decide(mind: Any, moves_only: bool) -> int:
     """The next action; NONE where there is nothing left to try."""
-    world = mind.world
+    env = mind.env
     mind.avoid[:] = 0
-    clause = 2 if world.in_sequence and world.first_clause_done else 0
-    own = world.task[0] > PUT_NEXT  # picking up another object, or toggling, can fail these
+    clause = 2 if env.in_sequence and env.first_clause_done else 0
+    own = env.task[0] > PUT_NEXT  # picking up another object, or toggling, can fail these
     fixed = shut = moves_only or own
     for task in (clause, clause + 1):
-        if (world.strict >> task) & 1 and not (world.done >> task) & 1:
-            fixed = fixed or world.task[task] in (PICK_UP, PUT_NEXT)
-            shut = shut or world.task[task] == OPEN_DOOR
+        if (env.strict >> task) & 1 and not (env.done >> task) & 1:
+            fixed = fixed or env.task[task] in (PICK_UP, PUT_NEXT)
+            shut = shut or env.task[task] == OPEN_DOOR
     survey(mind, fixed, shut)
     if own:
         action = attempt_own(mind)
         return action if action != NONE else pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
-    if world.task[0] == NO_TASK and mark(mind, GOALS, 0):
+    if env.task[0] == NO_TASK and mark(mind, GOALS, 0):
         action = pursue(mind, GOALS, 0, FORWARD, NONE, 0)
         if action != NONE:
             return action
     for certain in (True, False):
         for task in (clause, clause + 1):
-            if not (world.done >> task) & 1:
+            if not (env.done >> task) & 1:
                 action = attempt(mind, task, certain)
                 if action != NONE:
                     return action
@@ -202,8 +202,8 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
 
     `certain`: all of it; otherwise what is to be put next to something is taken along on the search for that.
     """
-    world, kind, which = mind.world, mind.world.task[task], 2 * task
-    carried: Any = world.carrying
+    env, kind, which = mind.env, mind.env.task[task], 2 * task
+    carried: Any = env.carrying
     carries_it = carried != NOTHING_CARRIED and refers(carried, which)
     if kind == GO_TO:
         action = pursue(mind, PLACES, which, STAY, NONE, 0)
@@ -234,14 +234,14 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
 @helper
 def attempt_own(mind: Any) -> int:
     """The next action for a task of minigrid's own; NONE where something that it needs has to be found first."""
-    world, task = mind.world, mind.world.task[0]
+    env, task = mind.env, mind.env.task[0]
     if task == RED_THEN_BLUE:
-        return pursue(mind, DOORS, BLUE if world.done else RED, TOGGLE, NONE, 0)
+        return pursue(mind, DOORS, BLUE if env.done else RED, TOGGLE, NONE, 0)
     if task == GO_BESIDE:
-        if touches(mind, world.agent, FIRST, False):
+        if touches(mind, env.agent, FIRST, False):
             return DONE
         return pursue(mind, STANDS, FIRST, FORWARD, NONE, 0)
-    if task == PUT_NEAR and world.carrying != NOTHING_CARRIED:
+    if task == PUT_NEAR and env.carrying != NOTHING_CARRIED:
         return pursue(mind, NEAR, SECOND, DROP, NONE, 0)
     return pursue(mind, TARGETS, FIRST, PICKUP, NONE, 0)
 
@@ -252,8 +252,8 @@ def fetch(mind: Any, what: int, which: int, to: int, to_which: int) -> int:
 
     Unless it is a key, and one of the ways leads through a door that it opens: then first the door.
     """
-    if mind.world.carrying != NOTHING_CARRIED and mark(mind, what, which):
-        obstacle, door = way(mind, mind.world.agent)
+    if mind.env.carrying != NOTHING_CARRIED and mark(mind, what, which):
+        obstacle, door = way(mind, mind.env.agent)
         if obstacle != NO_WAY and door == 0 and to != NONE:
             cargo = nearest(mind)
             if not mark(mind, to, to_which):
@@ -301,7 +301,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
         found, _ = approach(mind)
         obstacle = 0
         if found == NONE:
-            obstacle, _ = way(mind, mind.world.agent)
+            obstacle, _ = way(mind, mind.env.agent)
             if obstacle == NO_WAY:
                 return NONE
         elif to != NONE:
@@ -312,7 +312,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
             if found & 7 != HERE:
                 return found & 7
             return deed if deed != STAY else stay(mind)
-        if mind.world.carrying != NOTHING_CARRIED:
+        if mind.env.carrying != NOTHING_CARRIED:
             return lay_down(mind, 0)
         deed = PICKUP
         if mind.terrain[obstacle] == BLOCKED:
@@ -325,7 +325,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
 @helper
 def stay(mind: Any) -> int:
     """An action that changes nothing, one of the first four."""
-    front = mind.world.agent + ahead(mind.world.heading, mind.stride)
+    front = mind.env.agent + ahead(mind.env.heading, mind.stride)
     return PICKUP if mind.terrain[front] in (FREE, SHUT, BARRED) else FORWARD
 
 

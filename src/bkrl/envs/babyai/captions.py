@@ -157,7 +157,7 @@ class RoomCaptioner:
         if views.shape[1:] != OBS_SHAPE or views.ndim != 4 or views.dtype != np.uint8:
             raise InputError(
                 f"BabyAI captions need views of shape (B, 7, 7, 3) and type uint8, not {views.shape} of {views.dtype}; "
-                "pass the raw observations of the world."
+                "pass the raw observations of the env."
             )
         if len(views) == 0:
             return []
@@ -211,8 +211,8 @@ class RoomCaptioner:
 def _check(kind: int, color: int, state: int) -> None:
     if not (WALL < kind <= LAVA and color < len(COLOR_NAMES) and state < len(STATE_NAMES)):
         raise InputError(
-            f"A view holds the cell ({kind}, {color}, {state}), which no BabyAI world shows; "
-            "pass the raw observations of the world."
+            f"A view holds the cell ({kind}, {color}, {state}), which no BabyAI env shows; "
+            "pass the raw observations of the env."
         )
 
 

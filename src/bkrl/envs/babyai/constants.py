@@ -1,4 +1,4 @@
-"""The integers of a MiniGrid world: object types, colours, door states, actions, headings.
+"""The integers of a MiniGrid env: object types, colours, door states, actions, headings.
 
 Source: `minigrid.core.constants` and `minigrid.core.actions` of PyPI minigrid. They are repeated here so that captions
 and kernels need neither minigrid nor pygame; a test compares them with the installed package.

@@ -1,4 +1,4 @@
-"""Pictures of whole worlds as minigrid draws them, drawn again only where they have changed."""
+"""Pictures of whole envs as minigrid draws them, drawn again only where they have changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parts(cell: int) -> tuple[int, int, int]:
 
 
 class Canvas:
-    """Draws worlds of one id, and remembers what it has drawn: from step to step few tiles change."""
+    """Draws envs of one id, and remembers what it has drawn: from step to step few tiles change."""
 
     def __init__(self, env_id: str) -> None:
         from bkrl.envs.babyai.reference import make_minigrid

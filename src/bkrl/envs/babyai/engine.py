@@ -1,4 +1,4 @@
-"""N worlds in arrays: seeded, begun, stepped, drawn, saved and restored. Autoreset is for `vector`."""
+"""N envs in arrays: seeded, begun, stepped, drawn, saved and restored. Autoreset is for `vector`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bkrl.core.errors import InputError
 from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
 from bkrl.envs.babyai.drawing import Canvas, parts
 from bkrl.envs.babyai.glam import GlamLevel
-from bkrl.envs.babyai.kernels import step_worlds
+from bkrl.envs.babyai.kernels import step_envs
 from bkrl.envs.babyai.layouts import (
     GlamLayouts,
     Layouts,
@@ -26,16 +26,16 @@ from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.recipes import RECIPES
-from bkrl.envs.babyai.state import MARGIN, WALL_CELL, WORLD
+from bkrl.envs.babyai.state import ENV, MARGIN, WALL_CELL
 from bkrl.envs.threads import Shares
 
 _VIEW_BYTES: Final = int(np.prod(OBS_SHAPE))
-# Below this many worlds a thread costs more than it saves.
-_WORLDS_PER_THREAD: Final = 64
+# Below this many envs a thread costs more than it saves.
+_ENVS_PER_THREAD: Final = 64
 
 
 class Engine:
-    """The worlds of one id.
+    """The envs of one id.
 
     Args:
         env_id: a published level or any other id the engine runs.
@@ -46,7 +46,7 @@ class Engine:
 
     Attributes:
         observations: (N, 147) uint8, the views as they are now; owned by the engine and written in place.
-        worlds: (N,) records, see `state.WORLD`.
+        envs: (N,) records, see `state.ENV`.
     """
 
     def __init__(
@@ -58,36 +58,36 @@ class Engine:
         self._stride = self._layouts.width + 2 * MARGIN
         size = self._stride * (self._layouts.height + 2 * MARGIN)
         self._grids = np.full((num_envs, size), WALL_CELL, np.uint32)
-        self.worlds = np.zeros(num_envs, WORLD)
+        self.envs = np.zeros(num_envs, ENV)
         self.observations = np.zeros((num_envs, _VIEW_BYTES), np.uint8)
         self.begun = False
         self._max_steps = max_steps
         self._moving = np.zeros(num_envs, np.bool_)
         self._canvas: Canvas | None = None
-        self._shares = Shares(num_envs, threads, _WORLDS_PER_THREAD)
+        self._shares = Shares(num_envs, threads, _ENVS_PER_THREAD)
         self._one_share = Shares(num_envs, 1)
 
     def seed(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
-        """Restart the streams of chosen worlds. A world without a seed goes on, or starts from the system's entropy."""
+        """Restart the streams of chosen envs. An env without a seed goes on, or starts from the system's entropy."""
         for n in np.flatnonzero(chosen).tolist():
-            if seeds[n] is not None or not self.worlds["seeded"][n]:
+            if seeds[n] is not None or not self.envs["seeded"][n]:
                 stream, seed = seeding.np_random(seeds[n])
-                write_stream(self.worlds[n], stream)
+                write_stream(self.envs[n], stream)
                 self._layouts.seeded(n, int(seed))
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
-        """A new episode in each chosen world."""
+        """A new episode in each chosen env."""
         # A handful of episodes is begun before another thread has woken up.
-        shares = self._one_share if np.count_nonzero(chosen) < _WORLDS_PER_THREAD else self._shares
-        self._layouts.begin(shares, self._grids, self.worlds, chosen, self.observations)
+        shares = self._one_share if np.count_nonzero(chosen) < _ENVS_PER_THREAD else self._shares
+        self._layouts.begin(shares, self._grids, self.envs, chosen, self.observations)
         if self._max_steps is not None:
-            self.worlds["max_steps"][chosen] = self._max_steps
+            self.envs["max_steps"][chosen] = self._max_steps
         self.begun = self.begun or bool(chosen.all())
 
     def step(
         self, actions: NDArray[np.int64], idle: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """One action in each world that does not idle.
+        """One action in each env that does not idle.
 
         A copy of the views (N, 147), rewards, terminated, truncated and success (N,).
         """
@@ -95,9 +95,9 @@ class Engine:
         rewards = np.empty(self.num_envs, np.float32)
         terminated, truncated, success = (np.empty(self.num_envs, np.bool_) for _ in range(3))
         self._shares.run(
-            step_worlds,
+            step_envs,
             self._grids,
-            self.worlds,
+            self.envs,
             actions,
             self._moving if idle is None else idle,
             self._stride,
@@ -111,49 +111,49 @@ class Engine:
         return shown, rewards, terminated, truncated, success
 
     def missions(self, which: NDArray[np.int64]) -> list[str]:
-        """What the running episodes of the worlds with these numbers ask for; "" before the first."""
-        return self._layouts.missions(self.worlds, which) if self.begun else [""] * len(which)
+        """What the running episodes of the envs with these numbers ask for; "" before the first."""
+        return self._layouts.missions(self.envs, which) if self.begun else [""] * len(which)
 
     def task_kinds(self) -> NDArray[np.object_] | None:
         """(N,) the names of the running episodes' kinds of tasks; None for levels that are not of `glam`."""
         return self._layouts.task_kinds()
 
     def generator(self, index: int) -> np.random.Generator:
-        """A copy of one world's stream of random numbers."""
+        """A copy of one env's stream of random numbers."""
         generator = np.random.Generator(np.random.PCG64())
-        read_stream(self.worlds[index], generator)
+        read_stream(self.envs[index], generator)
         return generator
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of one world, (H, W, 3) uint8, as minigrid draws it with the agent's view lighter."""
+        """A picture of one env, (H, W, 3) uint8, as minigrid draws it with the agent's view lighter."""
         if self._canvas is None:
             self._canvas = Canvas(self.env_id)
-        world = self.worlds[index]
-        y, x = divmod(int(world["agent"]), self._stride)
+        env = self.envs[index]
+        y, x = divmod(int(env["agent"]), self._stride)
         position = (x - MARGIN, y - MARGIN)
-        return self._canvas.draw(self._inner(index), position, int(world["heading"]), int(world["carrying"]))
+        return self._canvas.draw(self._inner(index), position, int(env["heading"]), int(env["carrying"]))
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """The full state as plain arrays: restoring it and stepping on equals stepping on."""
         return {
             "env_id": np.frombuffer(self.env_id.encode(), np.uint8),
             "grids": self._grids.copy(),
-            "worlds": self.worlds.view(np.uint8).reshape(self.num_envs, -1).copy(),
+            "worlds": self.envs.view(np.uint8).reshape(self.num_envs, -1).copy(),
             "observations": self.observations.copy(),
-            **self._layouts.snapshot(self.worlds),
+            **self._layouts.snapshot(self.envs),
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go back to a snapshot. Raises InputError, and changes nothing, for a damaged one or one of other worlds."""
+        """Go back to a snapshot. Raises InputError, and changes nothing, for a damaged one or one of other envs."""
         for name, mine in self.snapshot().items():
             theirs = state.get(name)
             same = theirs is not None and theirs.shape == mine.shape and theirs.dtype == mine.dtype
             if not same or (name == "env_id" and bytes(np.asarray(theirs)) != bytes(mine)):
                 raise InputError(
-                    f"The snapshot's '{name}' is not that of {self.num_envs} worlds of '{self.env_id}'; "
-                    "restore it into the worlds it was taken from."
+                    f"The snapshot's '{name}' is not that of {self.num_envs} envs of '{self.env_id}'; "
+                    "restore it into the envs it was taken from."
                 )
-        records = np.ascontiguousarray(state["worlds"]).view(WORLD)[:, 0]
+        records = np.ascontiguousarray(state["worlds"]).view(ENV)[:, 0]
         inside = np.zeros((self._layouts.height + 2 * MARGIN, self._stride), np.bool_)
         inside[MARGIN:-MARGIN, MARGIN:-MARGIN] = True
         # Kernels do not check indices, so every agent must be on the map.
@@ -161,34 +161,34 @@ class Engine:
         if not (on_map.all() and inside.ravel()[records["agent"]].all() and (records["heading"] < 4).all()):
             raise InputError("The snapshot is damaged: an agent stands outside its map; take an earlier one.")
         self._grids[:] = state["grids"]
-        self.worlds.view(np.uint8).reshape(self.num_envs, -1)[:] = state["worlds"]
+        self.envs.view(np.uint8).reshape(self.num_envs, -1)[:] = state["worlds"]
         self.observations[:] = state["observations"]
         self._layouts.restore(state)
         self.begun = True
 
     def states(self) -> NDArray[Any]:
-        """(N,) copies of what the worlds are now: "world", a record, and "grid", (H, W) cells with their margins."""
+        """(N,) copies of what the envs are now: "env", a record, and "grid", (H, W) cells with their margins."""
         shape = self._layouts.height + 2 * MARGIN, self._stride
-        states = np.empty(self.num_envs, [("world", WORLD), ("grid", np.uint32, shape)])
-        states["world"], states["grid"] = self.worlds, self._grids.reshape(-1, *shape)
+        states = np.empty(self.num_envs, [("world", ENV), ("grid", np.uint32, shape)])
+        states["world"], states["grid"] = self.envs, self._grids.reshape(-1, *shape)
         return states
 
     def describe(self, index: int) -> str:
-        """The whole state of one world as text, for messages and for the curious."""
+        """The whole state of one env as text, for messages and for the curious."""
         from bkrl.envs.babyai.constants import STATE_NAMES, TYPE_NAMES
 
-        world = self.worlds[index]
-        y, x = divmod(int(world["agent"]), self._stride)
+        env = self.envs[index]
+        y, x = divmod(int(env["agent"]), self._stride)
         lines = [
-            f"{self.missions(np.array([index]))[0]!r} step {world['steps']} of {world['max_steps']}",
-            f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][world['heading']]}",
+            f"{self.missions(np.array([index]))[0]!r} step {env['steps']} of {env['max_steps']}",
+            f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][env['heading']]}",
         ]
         for (row, column), cell in np.ndenumerate(self._inner(index)):
             kind, color, state = parts(int(cell))
             if kind > WALL:
                 text = f"{COLOR_NAMES[color]} {TYPE_NAMES[kind]} at ({column}, {row})"
                 lines.append(f"{STATE_NAMES[state]} {text}" if TYPE_NAMES[kind] == "door" else text)
-        kind, color, _ = parts(int(world["carrying"]))
+        kind, color, _ = parts(int(env["carrying"]))
         lines.append(f"carrying a {COLOR_NAMES[color]} {TYPE_NAMES[kind]}" if kind else "carrying nothing")
         return "\n".join(lines)
 

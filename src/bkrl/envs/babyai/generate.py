@@ -115,120 +115,118 @@ def _fill(record: Any, values: dict[str, Any]) -> None:
 
 
 @helper
-def generate(
-    grid: Any, world: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
-) -> None:
+def generate(grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int) -> None:
     """Draw a layout and its mission, again and again until both pass."""
-    while not draw_layout(grid, world, plan, mission, level, steps, template, stride):
+    while not draw_layout(grid, env, plan, mission, level, steps, template, stride):
         pass
     if level.open_doors:
         for i in range(plan.num_things):
             at = plan.things[i]
             if kind_of(cell_at(grid, at)) == DOOR:
                 grid[at] = (cell_at(grid, at) & ~(STATE_MASK << STATE_SHIFT)) | OPEN << STATE_SHIFT
-    world.max_steps = level.max_steps
+    env.max_steps = level.max_steps
     if level.max_steps == 0:
         for task in range(MAX_TASKS):
-            places = 0 if world.task[task] == NO_TASK else 2 if world.task[task] == PUT_NEXT else 1
-            world.max_steps += places * level.size * level.size * level.columns * level.rows
+            places = 0 if env.task[task] == NO_TASK else 2 if env.task[task] == PUT_NEXT else 1
+            env.max_steps += places * level.size * level.size * level.columns * level.rows
 
 
 @helper
 def draw_layout(
-    grid: Any, world: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
+    grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
 ) -> bool:
     """`RoomGrid._gen_grid`, the level's `gen_mission` and `validate_instrs`; False where the layout is rejected."""
     grid[:] = template
-    begin_rooms(world, plan, level.columns, level.rows, level.size, stride)
-    clear_mission(world, mission)
+    begin_rooms(env, plan, level.columns, level.rows, level.size, stride)
+    clear_mission(env, mission)
     for s in range(len(steps)):
-        if not follow(grid, world, plan, mission, level, steps[s], stride):
+        if not follow(grid, env, plan, mission, level, steps[s], stride):
             return False
-    mark(grid, world, plan, mission, stride)
-    return is_valid(grid, world, plan, mission, level.unblocking, stride)
+    mark(grid, env, plan, mission, stride)
+    return is_valid(grid, env, plan, mission, level.unblocking, stride)
 
 
 @helper
-def follow(grid: Any, world: Any, plan: Any, mission: Any, level: Any, step: Any, stride: int) -> bool:
+def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, stride: int) -> bool:
     """One step."""
     op = step.op
     if op == recipes.AGENT:
-        return add_agent(grid, world, plan, step, stride)
+        return add_agent(grid, env, plan, step, stride)
     if op == recipes.OBJECT:
-        return add_step_object(grid, world, plan, step, stride)
+        return add_step_object(grid, env, plan, step, stride)
     if op == recipes.DOOR:
-        plan.room = room_of(world, plan, step)
-        add_door(grid, world, plan, plan.room, step.side, color_said(plan, step.color), step.locked)
+        plan.room = room_of(env, plan, step)
+        add_door(grid, env, plan, plan.room, step.side, color_said(plan, step.color), step.locked)
         if plan.locked[plan.room]:
             plan.locked_room = plan.room
     elif op == recipes.DISTRACTORS:
-        return add_distractors(grid, world, plan, step, stride)
+        return add_distractors(grid, env, plan, step, stride)
     elif op == recipes.CONNECT:
-        without = plan.door_color if step.flag and integer_below(world, 2) == 0 else ANY
-        return connect_all(grid, world, plan, without, stride)
+        without = plan.door_color if step.flag and integer_below(env, 2) == 0 else ANY
+        return connect_all(grid, env, plan, without, stride)
     elif op == recipes.OPENING:
-        remove_wall(grid, plan, room_of(world, plan, step), step.side, stride)
+        remove_wall(grid, plan, room_of(env, plan, step), step.side, stride)
     elif op == recipes.LOCKED_ROOM:
-        if fraction(world) < level.locked_chance:
-            return add_locked_room(grid, world, plan, stride)
+        if fraction(env) < level.locked_chance:
+            return add_locked_room(grid, env, plan, stride)
     elif op == recipes.BLOCK:
         at = plan.things[plan.num_things - 1] - 1
-        add_thing(grid, plan, at, make_cell(BALL, draw_color(world), 0))
+        add_thing(grid, plan, at, make_cell(BALL, draw_color(env), 0))
     elif op == recipes.COLORS:
-        draw_some(world, step.among, step.num_among, step.number, plan.colors)
+        draw_some(env, step.among, step.num_among, step.number, plan.colors)
     elif op == recipes.DRAW_KIND:
-        plan.kind = step.among[integer_below(world, step.num_among)]
+        plan.kind = step.among[integer_below(env, step.num_among)]
     elif op == recipes.PAINT_GREY:
         for i in range(plan.num_things - step.number, plan.num_things):
             grid[plan.things[i]] = make_cell(kind_of(cell_at(grid, plan.things[i])), GREY, 0)
     elif op == recipes.REACHABLE:
-        return all_reachable(grid, world.agent, stride)
+        return all_reachable(grid, env.agent, stride)
     elif op == recipes.UNREACHABLE:
-        return not all_reachable(grid, world.agent, stride)
+        return not all_reachable(grid, env.agent, stride)
     elif op == recipes.NO_RED_OR_BLUE_BALL:
         for i in range(plan.num_things - step.number, plan.num_things):
             cell = cell_at(grid, plan.things[i])
             if kind_of(cell) == BALL and color_of(cell) in (RED, BLUE):
                 return False
     elif op == recipes.SENTENCE:
-        return draw_sentence(grid, world, plan, mission, level, stride)
+        return draw_sentence(grid, env, plan, mission, level, stride)
     else:
-        choose_or_set(grid, world, plan, mission, step)
+        choose_or_set(grid, env, plan, mission, step)
     return True
 
 
 @helper
-def choose_or_set(grid: Any, world: Any, plan: Any, mission: Any, step: Any) -> None:
+def choose_or_set(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> None:
     """The steps that make a mission of the things that are there."""
     if step.op == recipes.CHOOSE:
         start = plan.num_things - step.skip - step.number
-        draw_some(world, plan.things[start:], step.number, step.choose, plan.chosen[plan.num_chosen :])
+        draw_some(env, plan.things[start:], step.number, step.choose, plan.chosen[plan.num_chosen :])
         plan.num_chosen += step.choose
     elif step.op == recipes.CHOOSE_DOOR:
-        plan.chosen[0] = draw_side_with_door(world, plan)
+        plan.chosen[0] = draw_side_with_door(env, plan)
     elif step.op == recipes.FIRST:
         plan.chosen[plan.num_chosen] = plan.things[0]
         plan.num_chosen += 1
     elif step.op == recipes.SWAP:
-        if integer_below(world, 2) == 0:
+        if integer_below(env, 2) == 0:
             plan.chosen[0], plan.chosen[1] = plan.chosen[1], plan.chosen[0]
     elif step.op == recipes.TASK:
-        set_task(grid, world, plan, mission, step)
+        set_task(grid, env, plan, mission, step)
     else:
-        order = integer_below(world, 3)
+        order = integer_below(env, 3)
         if order == 0:
-            world.in_sequence, world.task[2] = 0, NO_TASK
-            world.strict &= 1
+            env.in_sequence, env.task[2] = 0, NO_TASK
+            env.strict &= 1
         elif order == 2:
-            second_first(world, mission)
+            second_first(env, mission)
 
 
 @helper
-def room_of(world: Any, plan: Any, step: Any) -> int:
+def room_of(env: Any, plan: Any, step: Any) -> int:
     """The room that a step names."""
     if step.column == SAME:
         return plan.room
-    return draw_room(world, plan, step.column, step.row)
+    return draw_room(env, plan, step.column, step.row)
 
 
 @helper
@@ -240,41 +238,41 @@ def color_said(plan: Any, color: int) -> int:
 
 
 @helper
-def draw_some(world: Any, among: Any, size: int, count: int, out: Any) -> None:
+def draw_some(env: Any, among: Any, size: int, count: int, out: Any) -> None:
     """`MiniGridEnv._rand_subset`: `count` of the first `size` elements, one after the other."""
     left = among[:size].copy()
     for i in range(count):
-        drawn = integer_below(world, size - i)
+        drawn = integer_below(env, size - i)
         out[i] = left[drawn]
         for j in range(drawn, size - i - 1):
             left[j] = left[j + 1]
 
 
 @helper
-def add_agent(grid: Any, world: Any, plan: Any, step: Any, stride: int) -> bool:
+def add_agent(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> bool:
     """`RoomGrid.place_agent`."""
     while True:
-        room = room_of(world, plan, step)
-        if not place_agent(grid, world, corner_of(plan, room, stride), plan.size, stride):
+        room = room_of(env, plan, step)
+        if not place_agent(grid, env, corner_of(plan, room, stride), plan.size, stride):
             return False
-        if not step.flag or room_at(plan, world.agent, stride) != plan.locked_room:
+        if not step.flag or room_at(plan, env.agent, stride) != plan.locked_room:
             return True
 
 
 @helper
-def add_step_object(grid: Any, world: Any, plan: Any, step: Any, stride: int) -> bool:
+def add_step_object(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> bool:
     """`RoomGrid.add_object`, or a box with a thing of the last door's colour in it."""
-    room = room_of(world, plan, step)
+    room = room_of(env, plan, step)
     if step.flag:
         content = step.kind << CONTENT_KIND_SHIFT | plan.door_color << CONTENT_COLOR_SHIFT
-        return add_object(grid, world, plan, room, make_cell(BOX, draw_color(world), 0) | content, stride)
-    kind = draw_kind(world) if step.kind == ANY else plan.kind if step.kind == SAME else step.kind
-    color = draw_color(world) if step.color == ANY else color_said(plan, step.color)
-    return add_object(grid, world, plan, room, make_cell(kind, color, 0), stride)
+        return add_object(grid, env, plan, room, make_cell(BOX, draw_color(env), 0) | content, stride)
+    kind = draw_kind(env) if step.kind == ANY else plan.kind if step.kind == SAME else step.kind
+    color = draw_color(env) if step.color == ANY else color_said(plan, step.color)
+    return add_object(grid, env, plan, room, make_cell(kind, color, 0), stride)
 
 
 @helper
-def add_distractors(grid: Any, world: Any, plan: Any, step: Any, stride: int) -> bool:
+def add_distractors(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> bool:
     """`RoomGrid.add_distractors`, in one room, in all, or in each, column by column."""
     column, row = step.column, step.row
     if column == SAME:
@@ -284,34 +282,34 @@ def add_distractors(grid: Any, world: Any, plan: Any, step: Any, stride: int) ->
         if step.everywhere:
             column, row = i // plan.rows, i % plan.rows
         for _ in range(step.number):
-            if not add_distractor(grid, world, plan, column, row, step.flag, stride):
+            if not add_distractor(grid, env, plan, column, row, step.flag, stride):
                 return False
     return True
 
 
 @helper
-def add_locked_room(grid: Any, world: Any, plan: Any, stride: int) -> bool:
+def add_locked_room(grid: Any, env: Any, plan: Any, stride: int) -> bool:
     """`LevelGen.add_locked_room`."""
     while True:
-        plan.locked_room = draw_room(world, plan, ANY, ANY)
-        side = integer_below(world, 4)
+        plan.locked_room = draw_room(env, plan, ANY, ANY)
+        side = integer_below(env, 4)
         if plan.place[plan.locked_room, side] != NOWHERE:
             break
-    add_door(grid, world, plan, plan.locked_room, side, ANY, 1)
+    add_door(grid, env, plan, plan.locked_room, side, ANY, 1)
     while True:
-        room = draw_room(world, plan, ANY, ANY)
+        room = draw_room(env, plan, ANY, ANY)
         if room != plan.locked_room:
-            return add_object(grid, world, plan, room, make_cell(recipes.KEY, plan.door_color, 0), stride)
+            return add_object(grid, env, plan, room, make_cell(recipes.KEY, plan.door_color, 0), stride)
 
 
 @helper
-def draw_side_with_door(world: Any, plan: Any) -> int:
+def draw_side_with_door(env: Any, plan: Any) -> int:
     """A door as seen from some room: each is there twice."""
     doors = 0
     for room in range(plan.columns * plan.rows):
         for side in range(4):
             doors += plan.side[room, side] == DOORWAY
-    drawn = integer_below(world, doors)
+    drawn = integer_below(env, doors)
     for i in range(plan.columns * plan.rows):
         room = i % plan.rows * plan.columns + i // plan.rows  # column by column
         for side in range(4):
@@ -323,47 +321,47 @@ def draw_side_with_door(world: Any, plan: Any) -> int:
 
 
 @helper
-def set_task(grid: Any, world: Any, plan: Any, mission: Any, step: Any) -> None:
+def set_task(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> None:
     """The next task, and how it names the things chosen."""
     task, action = 2 * step.clause, step.action
     cell = cell_at(grid, plan.chosen[step.first])
     if action == EITHER:
         is_door = kind_of(cell) == DOOR
-        action = GO_TO if integer_below(world, 2) == 0 else OPEN_DOOR if is_door else PICK_UP
-    world.task[task] = action
-    world.in_sequence |= step.clause
-    world.strict |= (step.flag != 0) << task
+        action = GO_TO if integer_below(env, 2) == 0 else OPEN_DOOR if is_door else PICK_UP
+    env.task[task] = action
+    env.in_sequence |= step.clause
+    env.strict |= (step.flag != 0) << task
     says = step.says
     if says == KIND_COLOR_OR_BOTH:
-        says = integer_below(world, 3)
+        says = integer_below(env, 3)
     elif says == COLOR_OR_PLACE:
-        says = KIND_AND_COLOR + integer_below(world, 2)
+        says = KIND_AND_COLOR + integer_below(env, 2)
     if says != COLOR_ONLY:
         mission.kind[2 * task] = kind_of(cell)
     if says in (COLOR_ONLY, KIND_AND_COLOR):
         mission.color[2 * task] = color_of(cell)
     elif says == PLACE_ONLY:
-        mission.place[2 * task] = integer_below(world, 4)
+        mission.place[2 * task] = integer_below(env, 4)
     if action == PUT_NEXT:
         cell = cell_at(grid, plan.chosen[step.second])
         mission.kind[2 * task + 1], mission.color[2 * task + 1] = kind_of(cell), color_of(cell)
 
 
 @helper
-def begin_episode(world: Any) -> None:
+def begin_episode(env: Any) -> None:
     """What every episode starts with; `fill_hands` comes after the first view."""
-    world.steps = 0
-    world.episode_return = 0.0
-    world.carrying = NOTHING_CARRIED
-    world.stale = 0
-    world.done = 0
-    world.watched = 0
-    world.first_clause_done = 0
+    env.steps = 0
+    env.episode_return = 0.0
+    env.carrying = NOTHING_CARRIED
+    env.stale = 0
+    env.done = 0
+    env.watched = 0
+    env.first_clause_done = 0
 
 
 @helper
-def fill_hands(grid: Any, world: Any, plan: Any) -> None:
+def fill_hands(grid: Any, env: Any, plan: Any) -> None:
     """`PutNext.reset`: the agent begins with the object in its hands, where it was is remembered."""
-    world.carrying = cell_at(grid, plan.chosen[0]) & OBJECT_MASK
+    env.carrying = cell_at(grid, plan.chosen[0]) & OBJECT_MASK
     put(grid, plan.chosen[0], EMPTY_CELL)
-    world.stale = 1
+    env.stale = 1

@@ -1,4 +1,4 @@
-"""The loops over worlds: the only kernels called from Python. Each works on worlds start..stop-1."""
+"""The loops over envs: the only kernels called from Python. Each works on envs start..stop-1."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bkrl.envs.babyai.view import observe
 
 
 @kernel
-def step_worlds(
+def step_envs(
     grids: Any,
-    worlds: Any,
+    envs: Any,
     actions: Any,
     idle: Any,
     stride: int,
@@ -31,7 +31,7 @@ def step_worlds(
     start: int,
     stop: int,
 ) -> None:
-    """One action in each world that does not idle (`MiniGridEnv.step`, `RoomGridLevel.step`).
+    """One action in each env that does not idle (`MiniGridEnv.step`, `RoomGridLevel.step`).
 
     `shown`: a copy of the observations.
     """
@@ -40,37 +40,37 @@ def step_worlds(
             rewards[n] = 0.0
             terminated[n] = truncated[n] = success[n] = False
             continue
-        grid, world, action = grids[n], worlds[n], actions[n]
-        world.steps += 1
-        carried_before, task, hit = world.carrying, world.task[0], False
+        grid, env, action = grids[n], envs[n], actions[n]
+        env.steps += 1
+        carried_before, task, hit = env.carrying, env.task[0], False
         if task == AVOID:
-            hit = move_obstacles(grid, world, action, stride)
+            hit = move_obstacles(grid, env, action, stride)
         elif task == MATCH and action == PICKUP:
             action = TOGGLE
-        outcome = act(grid, world, action, stride)
+        outcome = act(grid, env, action, stride)
         if task > PUT_NEXT:
-            status = FAILURE if hit else verify_own(grid, world, action, carried_before, stride)
+            status = FAILURE if hit else verify_own(grid, env, action, carried_before, stride)
         else:
             if action == DROP:
-                track(grid, world)
-            status = verify_mission(grid, world, action, carried_before, stride)
+                track(grid, env)
+            status = verify_mission(grid, env, action, carried_before, stride)
         solved = status == SUCCESS or (status != FAILURE and outcome == REACHED_GOAL)
-        reward = 1 - REWARD_DECAY * (world.steps / world.max_steps) if solved else -1.0 if hit else 0.0
-        world.episode_return += reward
+        reward = 1 - REWARD_DECAY * (env.steps / env.max_steps) if solved else -1.0 if hit else 0.0
+        env.episode_return += reward
         rewards[n] = reward
         success[n] = solved and reward > 0
         terminated[n] = solved or status == FAILURE or outcome in (REACHED_GOAL, FELL_INTO_LAVA)
-        truncated[n] = world.steps >= world.max_steps
-        observe(grid, world, stride, observations[n])
+        truncated[n] = env.steps >= env.max_steps
+        observe(grid, env, stride, observations[n])
     for n in range(start, stop):
         for byte in range(observations.shape[1]):  # a slice would be copied twice: the two might overlap
             shown[n, byte] = observations[n, byte]
 
 
 @kernel
-def begin_worlds(
+def begin_envs(
     grids: Any,
-    worlds: Any,
+    envs: Any,
     missions: Any,
     plans: Any,
     level: Any,
@@ -82,21 +82,21 @@ def begin_worlds(
     start: int,
     stop: int,
 ) -> None:
-    """A new episode in each chosen world of a level with a recipe. `plans` (N,) is for layouts while they are drawn."""
+    """A new episode in each chosen env of a level with a recipe. `plans` (N,) is for layouts while they are drawn."""
     plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
-            generate(grids[n], worlds[n], plan, missions[n], level[0], steps, template, stride)
-            begin_episode(worlds[n])
-            observe(grids[n], worlds[n], stride, observations[n])
+            generate(grids[n], envs[n], plan, missions[n], level[0], steps, template, stride)
+            begin_episode(envs[n])
+            observe(grids[n], envs[n], stride, observations[n])
             if level[0].carrying:
-                fill_hands(grids[n], worlds[n], plan)
+                fill_hands(grids[n], envs[n], plan)
 
 
 @kernel
-def begin_glam_worlds(
+def begin_glam_envs(
     grids: Any,
-    worlds: Any,
+    envs: Any,
     level: Any,
     episodes: Any,
     case_ends: Any,
@@ -108,34 +108,34 @@ def begin_glam_worlds(
     start: int,
     stop: int,
 ) -> None:
-    """A new episode in each chosen world of one of GLAM's levels."""
+    """A new episode in each chosen env of one of GLAM's levels."""
     for n in range(start, stop):
         if chosen[n]:
-            generate_glam(grids[n], worlds[n], level[0], episodes[n], case_ends, repeat_ends, crowd, stride)
-            begin_episode(worlds[n])
-            observe(grids[n], worlds[n], stride, observations[n])
+            generate_glam(grids[n], envs[n], level[0], episodes[n], case_ends, repeat_ends, crowd, stride)
+            begin_episode(envs[n])
+            observe(grids[n], envs[n], stride, observations[n])
 
 
 @kernel
-def begin_hall_worlds(
-    grids: Any, worlds: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+def begin_hall_envs(
+    grids: Any, envs: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
 ) -> None:
-    """A new episode in each chosen world of one of minigrid's levels with one room."""
+    """A new episode in each chosen env of one of minigrid's levels with one room."""
     for n in range(start, stop):
         if chosen[n]:
-            generate_hall(grids[n], worlds[n], level[0], stride)
-            begin_episode(worlds[n])
-            observe(grids[n], worlds[n], stride, observations[n])
+            generate_hall(grids[n], envs[n], level[0], stride)
+            begin_episode(envs[n])
+            observe(grids[n], envs[n], stride, observations[n])
 
 
 @kernel
-def begin_room_worlds(
-    grids: Any, worlds: Any, plans: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+def begin_room_envs(
+    grids: Any, envs: Any, plans: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
 ) -> None:
-    """The same for those with several rooms; `plans` as for `begin_worlds`."""
+    """The same for those with several rooms; `plans` as for `begin_envs`."""
     plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
-            generate_rooms(grids[n], worlds[n], level[0], plan, stride)
-            begin_episode(worlds[n])
-            observe(grids[n], worlds[n], stride, observations[n])
+            generate_rooms(grids[n], envs[n], level[0], plan, stride)
+            begin_episode(envs[n])
+            observe(grids[n], envs[n], stride, observations[n])

@@ -1,4 +1,4 @@
-"""Where a world's next layout comes from: a kernel for the levels that are data here, minigrid for every other."""
+"""Where an env's next layout comes from: a kernel for the levels that are data here, minigrid for every other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.glam_crowds import crowd_of
 from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
-from bkrl.envs.babyai.kernels import begin_glam_worlds, begin_hall_worlds, begin_room_worlds, begin_worlds
+from bkrl.envs.babyai.kernels import begin_envs, begin_glam_envs, begin_hall_envs, begin_room_envs
 from bkrl.envs.babyai.levels import Level, recipe_of
 from bkrl.envs.babyai.minigrid_generate import minigrid_record
 from bkrl.envs.babyai.minigrid_halls import WORDING
@@ -35,7 +35,7 @@ class Layouts:
     height: int
 
     def seeded(self, n: int, seed: int) -> None:
-        """World `n` has a new stream of random numbers, from this seed."""
+        """Env `n` has a new stream of random numbers, from this seed."""
 
     def task_kinds(self) -> NDArray[np.object_] | None:
         """(N,) the names of the running episodes' kinds of tasks, None where a level has no kinds."""
@@ -45,19 +45,19 @@ class Layouts:
         self,
         shares: Shares,
         grids: NDArray[np.uint32],
-        worlds: NDArray[Any],
+        envs: NDArray[Any],
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
-        """A new episode in each chosen world, from its own stream; its first view goes to `observations` (N, 147)."""
+        """A new episode in each chosen env, from its own stream; its first view goes to `observations` (N, 147)."""
         raise NotImplementedError
 
-    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
-        """What the running episodes of the worlds with these numbers ask for."""
+    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+        """What the running episodes of the envs with these numbers ask for."""
         raise NotImplementedError
 
-    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """What is not in the worlds' records."""
+    def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """What is not in the envs' records."""
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -78,25 +78,25 @@ class RecipeLayouts(Layouts):
         self,
         shares: Shares,
         grids: NDArray[np.uint32],
-        worlds: NDArray[Any],
+        envs: NDArray[Any],
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
-        shares.run(begin_worlds, grids, worlds, *self._tables, chosen, self.width + 2 * MARGIN, observations)
+        shares.run(begin_envs, grids, envs, *self._tables, chosen, self.width + 2 * MARGIN, observations)
         self._texts[chosen] = ""
 
-    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words."""
         new = which[self._texts[which] == ""]
-        rows = zip(worlds["task"][new].tolist(), worlds["in_sequence"][new].tolist(), self._said[new], strict=True)
+        rows = zip(envs["task"][new].tolist(), envs["in_sequence"][new].tolist(), self._said[new], strict=True)
         for n, (tasks, in_sequence, said) in zip(new.tolist(), rows, strict=True):
             self._texts[n] = in_words(tasks, in_sequence, said.tolist())
         missions: list[str] = self._texts[which].tolist()
         return missions
 
-    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """The missions, as bytes (N, _MISSION_BYTES)."""
-        return {"missions": _as_bytes(self.missions(worlds, np.arange(len(worlds))))}
+        return {"missions": _as_bytes(self.missions(envs, np.arange(len(envs))))}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Take the missions back."""
@@ -104,22 +104,22 @@ class RecipeLayouts(Layouts):
 
 
 class PublishedLayouts(RecipeLayouts):
-    """The single-room levels of `levels`, whose worlds' records say all that a mission needs."""
+    """The single-room levels of `levels`, whose envs' records say all that a mission needs."""
 
     def __init__(self, level: Level, num_envs: int) -> None:
         super().__init__(recipe_of(level), num_envs)
         self._level = level
 
-    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Nothing."""
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Nothing."""
 
-    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words: "the" where one object is meant, "a" where several are."""
-        columns = (worlds[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural"))
+        columns = (envs[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural"))
         return [self._mission(*row) for row in zip(*columns, strict=True)]
 
     def _mission(self, colors: list[int], kinds: list[int], plural: int) -> str:
@@ -142,21 +142,21 @@ class MiniGridLayouts(Layouts):
         self,
         shares: Shares,
         grids: NDArray[np.uint32],
-        worlds: NDArray[Any],
+        envs: NDArray[Any],
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
         stride = self.width + 2 * MARGIN
         if self._level.layout >= GRID_OF_ROOMS:
-            shares.run(begin_room_worlds, grids, worlds, self._plans, self._record, chosen, stride, observations)
+            shares.run(begin_room_envs, grids, envs, self._plans, self._record, chosen, stride, observations)
         else:
-            shares.run(begin_hall_worlds, grids, worlds, self._record, chosen, stride, observations)
+            shares.run(begin_hall_envs, grids, envs, self._record, chosen, stride, observations)
 
-    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words."""
         if "{" not in self._level.mission:
             return [self._level.mission] * len(which)
-        columns = (worlds[name][which].tolist() for name in ("target_color", "target_kind"))
+        columns = (envs[name][which].tolist() for name in ("target_color", "target_kind"))
         return [self._mission(*row) for row in zip(*columns, strict=True)]
 
     def _mission(self, colors: list[int], kinds: list[int]) -> str:
@@ -170,13 +170,13 @@ class MiniGridLayouts(Layouts):
 
 
 class LoadedLayouts(Layouts):
-    """Any other level: one minigrid environment draws the layouts of all envs, each from that world's stream."""
+    """Any other level: one minigrid environment draws the layouts of all envs, each from that env's stream."""
 
     def __init__(self, env_id: str, num_envs: int) -> None:
         from bkrl.envs.babyai.reference import make_minigrid
 
         self._env = make_minigrid(env_id)
-        self._env.reset(seed=0)  # gives it a generator, whose state each world lends it in turn
+        self._env.reset(seed=0)  # gives it a generator, whose state each env lends it in turn
         self.width, self.height = int(self._env.width), int(self._env.height)
         self._missions = np.full(num_envs, "", object)
 
@@ -184,7 +184,7 @@ class LoadedLayouts(Layouts):
         self,
         shares: Shares,
         grids: NDArray[np.uint32],
-        worlds: NDArray[Any],
+        envs: NDArray[Any],
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
@@ -193,19 +193,19 @@ class LoadedLayouts(Layouts):
 
         padded = grids.reshape(len(grids), self.height + 2 * MARGIN, self.width + 2 * MARGIN)
         for n in np.flatnonzero(chosen):
-            read_stream(worlds[n], self._env.np_random)
+            read_stream(envs[n], self._env.np_random)
             first, _ = self._env.reset()
-            write_stream(worlds[n], self._env.np_random)
-            load(self._env, padded[n], worlds[n])
+            write_stream(envs[n], self._env.np_random)
+            load(self._env, padded[n], envs[n])
             observations[n] = first["image"].ravel()
             self._missions[n] = self._env.mission
 
-    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions as minigrid worded them."""
         missions: list[str] = self._missions[which].tolist()
         return missions
 
-    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """The missions, as bytes (N, _MISSION_BYTES)."""
         return {"missions": _as_bytes(self._missions.tolist())}
 
@@ -225,7 +225,7 @@ def _as_texts(missions: NDArray[np.uint8]) -> list[str]:
 
 
 class GlamLayouts(Layouts):
-    """The levels of `glam`, drawn natively. Each world has its kind of task, and its turn among them."""
+    """The levels of `glam`, drawn natively. Each env has its kind of task, and its turn among them."""
 
     def __init__(self, level: GlamLevel, num_envs: int) -> None:
         self.height = level.room_size
@@ -246,22 +246,22 @@ class GlamLayouts(Layouts):
         self,
         shares: Shares,
         grids: NDArray[np.uint32],
-        worlds: NDArray[Any],
+        envs: NDArray[Any],
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
         stride = self.width + 2 * MARGIN
-        shares.run(begin_glam_worlds, grids, worlds, *self._tables, chosen, stride, observations)
+        shares.run(begin_glam_envs, grids, envs, *self._tables, chosen, stride, observations)
 
-    def missions(self, worlds: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
+    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """The missions in minigrid's words, or in French."""
-        columns = [worlds[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural")]
+        columns = [envs[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural")]
         kinds = self.task_kinds()[which].tolist()
         missions = list(map(_glam_mission, kinds, self._episodes["form"][which].tolist(), *columns))
         return missions if self._level.language == "en" else [*map(french_mission, missions)]
 
-    def snapshot(self, worlds: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """(N, 3) turn, kind and form of each world."""
+    def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """(N, 3) turn, kind and form of each env."""
         return {"glam": self._episodes.view(np.int64).reshape(-1, 3).copy()}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -273,7 +273,7 @@ class GlamLayouts(Layouts):
 
 
 def _glam_mission(kind: str, form: int, colors: list[int], kinds: list[int], plural: int) -> str:
-    """What an episode of this kind asks for; `form` as in `EPISODE`, the others from a world's record."""
+    """What an episode of this kind asks for; `form` as in `EPISODE`, the others from an env's record."""
     first, second = (
         f"{'a' if plural >> i & 1 else 'the'} {COLOR_NAMES[colors[i]]} {TYPE_NAMES[kinds[i]]}" for i in (FIRST, SECOND)
     )

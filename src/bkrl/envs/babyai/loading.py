@@ -1,6 +1,6 @@
 """From a minigrid environment to the arrays: how every level without native generation gets its layouts.
 
-minigrid draws the layout from the world's own stream; what it built is written into the grid and the record. Worlds
+minigrid draws the layout from the env's own stream; what it built is written into the grid and the record. Envs
 whose rules go beyond `rules` and `missions` (moving obstacles, levels with a `step` of their own) cannot be loaded;
 `why_not` says why.
 """
@@ -34,12 +34,12 @@ from bkrl.envs.babyai.state import (
     CONTENT_COLOR_SHIFT,
     CONTENT_KIND_SHIFT,
     EMPTY_CELL,
+    ENV,
     MARGIN,
     MEMBER_SHIFT,
     NOTHING_CARRIED,
     STATE_SHIFT,
     TRACKED_SHIFT,
-    WORLD,
 )
 
 _TASKS: Final = {GoToInstr: GO_TO, PickupInstr: PICK_UP, OpenInstr: OPEN_DOOR, PutNextInstr: PUT_NEXT}
@@ -64,13 +64,13 @@ def why_not(env: MiniGridEnv) -> str | None:
         return "BABYAI_DONE_ACTIONS asks for done actions"
     env.reset(seed=0)
     try:
-        load(env, np.zeros((env.height + 2 * MARGIN, env.width + 2 * MARGIN), np.uint32), np.zeros(1, WORLD)[0])
+        load(env, np.zeros((env.height + 2 * MARGIN, env.width + 2 * MARGIN), np.uint32), np.zeros(1, ENV)[0])
     except Inexpressible as error:
         return str(error)
     return None
 
 
-def load(env: MiniGridEnv, grid: NDArray[np.uint32], world: Any) -> None:
+def load(env: MiniGridEnv, grid: NDArray[np.uint32], record: Any) -> None:
     """Write the episode a minigrid environment has just begun into a grid (H + 2 MARGIN, W + 2 MARGIN) and a record.
 
     The stream of random numbers in the record stays as it is. Raises Inexpressible for what the rules do not cover.
@@ -78,11 +78,11 @@ def load(env: MiniGridEnv, grid: NDArray[np.uint32], world: Any) -> None:
     members: dict[int, int] = {}  # id of an object → its member bits
     inner = grid[MARGIN : MARGIN + env.height, MARGIN : MARGIN + env.width]
     tracked = np.zeros_like(inner)
-    world["task"], world["in_sequence"], world["strict"] = NO_TASK, 0, 0
+    record["task"], record["in_sequence"], record["strict"] = NO_TASK, 0, 0
     if isinstance(env, RoomGridLevel):
-        for task, instruction in _tasks(env.instrs, world):
-            world["task"][task] = _TASKS[type(instruction)]
-            world["strict"] |= bool(getattr(instruction, "strict", False)) << task
+        for task, instruction in _tasks(env.instrs, record):
+            record["task"][task] = _TASKS[type(instruction)]
+            record["strict"] |= bool(getattr(instruction, "strict", False)) << task
             for bit, description in enumerate(_descriptions(instruction), start=2 * task):
                 for thing in description.obj_set:
                     members[id(thing)] = members.get(id(thing), 0) | 1 << bit
@@ -90,19 +90,19 @@ def load(env: MiniGridEnv, grid: NDArray[np.uint32], world: Any) -> None:
                     tracked[y, x] |= 1 << bit
     cells = [_cell(thing, members) for thing in env.grid.grid]
     inner[:] = np.array(cells, np.uint32).reshape(env.height, env.width)
-    world["stale"] = bool((tracked != inner >> MEMBER_SHIFT).any())
+    record["stale"] = bool((tracked != inner >> MEMBER_SHIFT).any())
     inner |= tracked << TRACKED_SHIFT
     x, y = (int(i) for i in env.agent_pos)
-    world["agent"] = (y + MARGIN) * grid.shape[1] + x + MARGIN
-    world["heading"] = env.agent_dir
-    world["carrying"] = _cell(env.carrying, members) if env.carrying is not None else NOTHING_CARRIED
-    world["see_through"] = env.see_through_walls
-    world["max_steps"] = env.max_steps
-    world["steps"], world["episode_return"] = 0, 0.0
-    world["done"] = world["watched"] = world["first_clause_done"] = 0
+    record["agent"] = (y + MARGIN) * grid.shape[1] + x + MARGIN
+    record["heading"] = env.agent_dir
+    record["carrying"] = _cell(env.carrying, members) if env.carrying is not None else NOTHING_CARRIED
+    record["see_through"] = env.see_through_walls
+    record["max_steps"] = env.max_steps
+    record["steps"], record["episode_return"] = 0, 0.0
+    record["done"] = record["watched"] = record["first_clause_done"] = 0
 
 
-def _tasks(instruction: Instr, world: Any) -> list[tuple[int, Instr]]:
+def _tasks(instruction: Instr, env: Any) -> list[tuple[int, Instr]]:
     """The tasks of a mission with their numbers: two for each clause, the clause to be done first coming first."""
     clauses = [instruction]
     if isinstance(instruction, (BeforeInstr, AfterInstr)):
@@ -111,7 +111,7 @@ def _tasks(instruction: Instr, world: Any) -> list[tuple[int, Instr]]:
         clauses = [instruction.instr_a, instruction.instr_b]
         if isinstance(instruction, AfterInstr):
             clauses.reverse()
-        world["in_sequence"] = 1
+        env["in_sequence"] = 1
     tasks = []
     for number, clause in enumerate(clauses):
         parts = [clause.instr_a, clause.instr_b] if isinstance(clause, AndInstr) else [clause]

@@ -1,4 +1,4 @@
-"""What an agent in a MiniGrid world has done in its episode, found from its views and actions alone.
+"""What an agent in a MiniGrid env has done in its episode, found from its views and actions alone.
 
 The place of the agent is reckoned from its actions: relative to where it began, on a map that wraps round after `_SIDE`
 cells, which is more than any level has. Only what the agent saw counts: a door was opened if it changed in its view.

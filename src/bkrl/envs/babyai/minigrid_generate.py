@@ -45,53 +45,53 @@ def minigrid_record(level: levels.MiniGridLevel) -> NDArray[Any]:
 
 
 @helper
-def clear_map(grid: Any, world: Any, level: Any, stride: int) -> None:
+def clear_map(grid: Any, env: Any, level: Any, stride: int) -> None:
     """One empty room as large as the map, nobody in it, and the facts of every episode of a level."""
-    world.task[:] = NO_TASK
-    world.task[0] = level.task
-    world.max_steps, world.see_through = level.max_steps, level.see_through
-    world.strict = world.in_sequence = world.target_is_plural = 0
-    world.agent, world.heading = NOWHERE, 0
+    env.task[:] = NO_TASK
+    env.task[0] = level.task
+    env.max_steps, env.see_through = level.max_steps, level.see_through
+    env.strict = env.in_sequence = env.target_is_plural = 0
+    env.agent, env.heading = NOWHERE, 0
     for at in range(len(grid)):
         grid[at] = WALL_CELL
     fill(grid, 1, 1, level.width - 2, level.height - 2, EMPTY_CELL, stride)
 
 
 @helper
-def generate_hall(grid: Any, world: Any, level: Any, stride: int) -> None:
+def generate_hall(grid: Any, env: Any, level: Any, stride: int) -> None:
     """A new episode of a level with one room."""
-    clear_map(grid, world, level, stride)
+    clear_map(grid, env, level, stride)
     layout = level.layout
     if layout == levels.HALL:
-        draw_hall(grid, world, level, stride)
+        draw_hall(grid, env, level, stride)
     elif layout == levels.CROSSING:
-        draw_crossing(grid, world, level, stride)
+        draw_crossing(grid, env, level, stride)
     elif layout == levels.DOOR_KEY:
-        draw_door_key(grid, world, level.width, level.height, stride)
+        draw_door_key(grid, env, level.width, level.height, stride)
     elif layout == levels.OBJECTS:
-        draw_objects(grid, world, level, stride)
+        draw_objects(grid, env, level, stride)
     elif layout == levels.DOORS:
-        draw_doors(grid, world, level.width, level.height, stride)
+        draw_doors(grid, env, level.width, level.height, stride)
     elif layout == levels.MEMORY:
-        draw_memory(grid, world, level, stride)
+        draw_memory(grid, env, level, stride)
     elif layout == levels.RED_BLUE_DOORS:
-        draw_red_blue_doors(grid, world, level.height, stride)
+        draw_red_blue_doors(grid, env, level.height, stride)
     else:
-        draw_lava(grid, world, level, stride)
+        draw_lava(grid, env, level, stride)
 
 
 @helper
-def generate_rooms(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> None:
+def generate_rooms(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> None:
     """A new episode of a level with several rooms."""
     layout, drawn = level.layout, False
     while not drawn:
-        clear_map(grid, world, level, stride)
+        clear_map(grid, env, level, stride)
         drawn = True
         if layout == levels.GRID_OF_ROOMS:
-            draw_grid_of_rooms(grid, world, level, stride)
+            draw_grid_of_rooms(grid, env, level, stride)
         elif layout == levels.LOCKED_ROOM:
-            draw_locked_room(grid, world, level.width, level.height, stride)
+            draw_locked_room(grid, env, level.width, level.height, stride)
         elif layout == levels.MULTI_ROOM:
-            draw_multi_room(grid, world, level, stride)
+            draw_multi_room(grid, env, level, stride)
         else:
-            drawn = draw_rooms(grid, world, level, plan, stride)
+            drawn = draw_rooms(grid, env, level, plan, stride)

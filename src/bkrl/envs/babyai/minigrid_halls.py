@@ -47,7 +47,7 @@ from bkrl.envs.babyai.state import (
 GOAL_CELL: Final = GOAL | GREEN << COLOR_SHIFT
 LAVA_CELL: Final = LAVA | RED << COLOR_SHIFT
 WORDING: Final = 1
-"""Where in `target_kind` of a world's record the number of the mission's wording stands."""
+"""Where in `target_kind` of an env's record the number of the mission's wording stands."""
 _TRACKED: Final = 1 << TRACKED_SHIFT
 
 
@@ -58,9 +58,9 @@ def place_of(x: int, y: int, stride: int) -> int:
 
 
 @helper
-def between(world: Any, low: int, high: int) -> int:
+def between(env: Any, low: int, high: int) -> int:
     """`MiniGridEnv._rand_int`: a uniform integer in [low, high)."""
-    return low + integer_below(world, high - low)
+    return low + integer_below(env, high - low)
 
 
 @helper
@@ -82,68 +82,68 @@ def wall_in(grid: Any, x: int, y: int, width: int, height: int, stride: int) -> 
 
 
 @helper
-def find_empty(grid: Any, world: Any, x: int, y: int, width: int, height: int, stride: int) -> int:
+def find_empty(grid: Any, env: Any, x: int, y: int, width: int, height: int, stride: int) -> int:
     """`MiniGridEnv.place_obj`: a random empty cell of a rectangle, not the agent's."""
     while True:
-        column = between(world, x, x + width)
-        at = place_of(column, between(world, y, y + height), stride)
-        if kind_of(cell_at(grid, at)) == EMPTY and at != world.agent:
+        column = between(env, x, x + width)
+        at = place_of(column, between(env, y, y + height), stride)
+        if kind_of(cell_at(grid, at)) == EMPTY and at != env.agent:
             return at
 
 
 @helper
-def start_in(grid: Any, world: Any, x: int, y: int, width: int, height: int, stride: int) -> None:
+def start_in(grid: Any, env: Any, x: int, y: int, width: int, height: int, stride: int) -> None:
     """`MiniGridEnv.place_agent`: in a rectangle, with any heading."""
-    world.agent = find_empty(grid, world, x, y, width, height, stride)
-    world.heading = integer_below(world, HEADINGS)
+    env.agent = find_empty(grid, env, x, y, width, height, stride)
+    env.heading = integer_below(env, HEADINGS)
 
 
 @helper
-def name_target(world: Any, target: int, cell: int) -> None:
+def name_target(env: Any, target: int, cell: int) -> None:
     """What the mission calls its first or second object."""
-    world.target_color[target], world.target_kind[target] = color_of(cell), kind_of(cell)
+    env.target_color[target], env.target_kind[target] = color_of(cell), kind_of(cell)
 
 
 @helper
-def draw_hall(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_hall(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`EmptyEnv`, and `DynamicObstaclesEnv` with `count` obstacles: obstacle i is the ball with member bit i."""
     width, height = level.width, level.height
     grid[place_of(width - 2, height - 2, stride)] = GOAL_CELL
-    world.agent = place_of(1, 1, stride)
+    env.agent = place_of(1, 1, stride)
     if level.anywhere:
-        world.agent = NOWHERE
-        start_in(grid, world, 0, 0, width, height, stride)
+        env.agent = NOWHERE
+        start_in(grid, env, 0, 0, width, height, stride)
     for i in range(level.count):
-        at = find_empty(grid, world, 0, 0, width, height, stride)
+        at = find_empty(grid, env, 0, 0, width, height, stride)
         grid[at] = make_cell(BALL, BLUE, 0) | 1 << (MEMBER_SHIFT + i)
 
 
 @helper
-def draw_lava(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_lava(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`DistShiftEnv`, with the second strip of lava in row `place`, and `LavaGapEnv`."""
     width, height = level.width, level.height
-    world.agent = place_of(1, 1, stride)
+    env.agent = place_of(1, 1, stride)
     if level.layout == DIST_SHIFT:
         grid[place_of(width - 2, 1, stride)] = GOAL_CELL
         fill(grid, 3, 1, width - 6, 1, LAVA_CELL, stride)
         fill(grid, 3, level.place, width - 6, 1, LAVA_CELL, stride)
     else:
         grid[place_of(width - 2, height - 2, stride)] = GOAL_CELL
-        x = between(world, 2, width - 2)
-        y = between(world, 1, height - 1)
+        x = between(env, 2, width - 2)
+        y = between(env, 1, height - 1)
         fill(grid, x, 1, 1, height - 2, LAVA_CELL, stride)
         grid[place_of(x, y, stride)] = EMPTY_CELL
 
 
 @helper
-def draw_crossing(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_crossing(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`CrossingEnv`: `count` rivers of `kind`, and one way from corner to corner through them."""
     size, count = level.width, level.count
-    world.agent = place_of(1, 1, stride)
+    env.agent = place_of(1, 1, stride)
     grid[place_of(size - 2, size - 2, stride)] = GOAL_CELL
     each = (size - 3) // 2  # rivers that could run in one direction: in column or row 2, 4, ...
     rivers = np.arange(2 * each)  # the vertical ones, then the horizontal ones
-    shuffle(world, rivers)
+    shuffle(env, rivers)
     # Where rivers and the outer walls are, in order: columns of the vertical rivers, rows of the horizontal ones.
     limits = np.zeros((2, count + 2), np.int64)
     numbers = np.zeros(2, np.int64)
@@ -164,60 +164,60 @@ def draw_crossing(grid: Any, world: Any, level: Any, stride: int) -> None:
     way = np.arange(count)
     for i in range(count):
         way[i] = i >= numbers[0]
-    shuffle(world, way)
+    shuffle(env, way)
     room = np.zeros(2, np.int64)
     for flat in way:
         across = 1 - flat
         river = limits[flat, room[flat] + 1]
-        gap = between(world, limits[across, room[across]] + 1, limits[across, room[across] + 1])
+        gap = between(env, limits[across, room[across]] + 1, limits[across, room[across] + 1])
         at = place_of(gap, river, stride) if flat else place_of(river, gap, stride)
         grid[at] = EMPTY_CELL
         room[flat] += 1
 
 
 @helper
-def draw_door_key(grid: Any, world: Any, width: int, height: int, stride: int) -> None:
+def draw_door_key(grid: Any, env: Any, width: int, height: int, stride: int) -> None:
     """`DoorKeyEnv`."""
     grid[place_of(width - 2, height - 2, stride)] = GOAL_CELL
-    split = between(world, 2, width - 2)
+    split = between(env, 2, width - 2)
     fill(grid, split, 0, 1, height, WALL_CELL, stride)
-    start_in(grid, world, 0, 0, split, height, stride)
-    grid[place_of(split, between(world, 1, height - 2), stride)] = make_cell(DOOR, YELLOW, LOCKED)
-    grid[find_empty(grid, world, 0, 0, split, height, stride)] = make_cell(KEY, YELLOW, 0)
+    start_in(grid, env, 0, 0, split, height, stride)
+    grid[place_of(split, between(env, 1, height - 2), stride)] = make_cell(DOOR, YELLOW, LOCKED)
+    grid[find_empty(grid, env, 0, 0, split, height, stride)] = make_cell(KEY, YELLOW, 0)
 
 
 @helper
-def draw_objects(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_objects(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`FetchEnv`, `GoToObjectEnv`, `PutNearEnv`: `count` objects, one or two of which the mission names."""
     width, height, count, task = level.width, level.height, level.count, level.task
     cells, places = np.zeros(count, np.int64), np.zeros(count, np.int64)
     placed = 0
     while placed < count:
-        kind = draw_kind(world) if task != FETCH else BALL if integer_below(world, 2) else KEY
-        cell = make_cell(kind, draw_color(world), 0)
+        kind = draw_kind(env) if task != FETCH else BALL if integer_below(env, 2) else KEY
+        cell = make_cell(kind, draw_color(env), 0)
         if task != FETCH and cell in cells[:placed]:
             continue
-        at = find_empty(grid, world, 0, 0, width, height, stride)
+        at = find_empty(grid, env, 0, 0, width, height, stride)
         while task == PUT_NEAR and near_any(at, places[:placed], stride):
-            at = find_empty(grid, world, 0, 0, width, height, stride)
+            at = find_empty(grid, env, 0, 0, width, height, stride)
         grid[at] = cells[placed] = cell
         places[placed] = at
         placed += 1
-    start_in(grid, world, 0, 0, width, height, stride)
-    first = integer_below(world, count)
+    start_in(grid, env, 0, 0, width, height, stride)
+    first = integer_below(env, count)
     second = first
     while task == PUT_NEAR and second == first:
-        second = integer_below(world, count)
+        second = integer_below(env, count)
     if task == FETCH:
-        world.target_kind[WORDING] = integer_below(world, len(FETCH_WORDINGS))
+        env.target_kind[WORDING] = integer_below(env, len(FETCH_WORDINGS))
     elif task == PUT_NEAR:
         for row in (-stride, 0, stride):
             for column in (-1, 0, 1):
                 grid[places[second] + row + column] |= _TRACKED
     else:
         mark_beside(grid, places[first], 0, stride)
-    name_target(world, FIRST, cells[first])
-    name_target(world, SECOND, cells[second])
+    name_target(env, FIRST, cells[first])
+    name_target(env, SECOND, cells[second])
 
 
 @helper
@@ -237,36 +237,36 @@ def mark_beside(grid: Any, at: int, bit: int, stride: int) -> None:
 
 
 @helper
-def draw_doors(grid: Any, world: Any, most_columns: int, most_rows: int, stride: int) -> None:
+def draw_doors(grid: Any, env: Any, most_columns: int, most_rows: int, stride: int) -> None:
     """`GoToDoorEnv`: a room of any size in a corner of the map; what is beyond its walls is empty."""
     fill(grid, 0, 0, most_columns, most_rows, EMPTY_CELL, stride)
-    width = between(world, 5, most_columns + 1)
-    height = between(world, 5, most_rows + 1)
+    width = between(env, 5, most_columns + 1)
+    height = between(env, 5, most_rows + 1)
     wall_in(grid, 0, 0, width, height, stride)
     places, colors = np.empty(4, np.int64), np.full(4, -1)
-    places[0] = place_of(between(world, 2, width - 2), 0, stride)
-    places[1] = place_of(between(world, 2, width - 2), height - 1, stride)
-    places[2] = place_of(0, between(world, 2, height - 2), stride)
-    places[3] = place_of(width - 1, between(world, 2, height - 2), stride)
+    places[0] = place_of(between(env, 2, width - 2), 0, stride)
+    places[1] = place_of(between(env, 2, width - 2), height - 1, stride)
+    places[2] = place_of(0, between(env, 2, height - 2), stride)
+    places[3] = place_of(width - 1, between(env, 2, height - 2), stride)
     drawn = 0
     while drawn < 4:
-        color = draw_color(world)
+        color = draw_color(env)
         if color not in colors:
             colors[drawn] = color
             grid[places[drawn]] = make_cell(DOOR, color, CLOSED)
             drawn += 1
-    start_in(grid, world, 0, 0, width, height, stride)
-    target = integer_below(world, 4)
-    name_target(world, FIRST, make_cell(DOOR, colors[target], 0))
+    start_in(grid, env, 0, 0, width, height, stride)
+    target = integer_below(env, 4)
+    name_target(env, FIRST, make_cell(DOOR, colors[target], 0))
     mark_beside(grid, places[target], 0, stride)
 
 
 @helper
-def draw_memory(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_memory(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`MemoryEnv`: bit 0 is tracked where the agent has to go, bit 1 where it must not."""
     width, height = level.width, level.height
     middle = height // 2
-    end = between(world, 4, width - 2) if level.anywhere else width - 3
+    end = between(env, 4, width - 2) if level.anywhere else width - 3
     for side in (-1, 1):
         fill(grid, 1, middle + 2 * side, 4, 1, WALL_CELL, stride)
         grid[place_of(4, middle + side, stride)] = WALL_CELL
@@ -274,10 +274,10 @@ def draw_memory(grid: Any, world: Any, level: Any, stride: int) -> None:
     fill(grid, end, 0, 1, height, WALL_CELL, stride)
     fill(grid, end + 2, 0, 1, height, WALL_CELL, stride)
     grid[place_of(end, middle, stride)] = EMPTY_CELL
-    world.agent = place_of(between(world, 1, end + 1), middle, stride)
-    shown = integer_below(world, 2)
+    env.agent = place_of(between(env, 1, end + 1), middle, stride)
+    shown = integer_below(env, 2)
     grid[place_of(1, middle - 1, stride)] = make_cell(BALL if shown else KEY, GREEN, 0)
-    above = 1 - integer_below(world, 2)
+    above = 1 - integer_below(env, 2)
     grid[place_of(end + 1, middle - 2, stride)] = make_cell(BALL if above else KEY, GREEN, 0)
     grid[place_of(end + 1, middle + 2, stride)] = make_cell(KEY if above else BALL, GREEN, 0)
     grid[place_of(end + 1, middle - 1, stride)] |= _TRACKED << (shown != above)
@@ -285,10 +285,10 @@ def draw_memory(grid: Any, world: Any, level: Any, stride: int) -> None:
 
 
 @helper
-def draw_red_blue_doors(grid: Any, world: Any, size: int, stride: int) -> None:
+def draw_red_blue_doors(grid: Any, env: Any, size: int, stride: int) -> None:
     """`RedBlueDoorEnv`: the agent's room is in the middle, with a door in either side wall."""
     left = size // 2
     wall_in(grid, left, 0, size, size, stride)
-    start_in(grid, world, left, 0, size, size, stride)
+    start_in(grid, env, left, 0, size, size, stride)
     for x, color in ((left, RED), (left + size - 1, BLUE)):
-        grid[place_of(x, between(world, 1, size - 1), stride)] = make_cell(DOOR, color, CLOSED)
+        grid[place_of(x, between(env, 1, size - 1), stride)] = make_cell(DOOR, color, CLOSED)

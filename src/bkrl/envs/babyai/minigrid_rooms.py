@@ -67,7 +67,7 @@ _MIDDLE: Final = 4
 
 
 @helper
-def draw_grid_of_rooms(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_grid_of_rooms(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`FourRoomsEnv` and `PlaygroundEnv`: `count` rooms a side, joined by holes; three a side by doors."""
     width, height, rooms, size = level.width, level.height, level.count, level.size
     doors = rooms > 2
@@ -76,28 +76,28 @@ def draw_grid_of_rooms(grid: Any, world: Any, level: Any, stride: int) -> None:
         for column in range(0, rooms * size, size):
             if column + size < rooms * size:
                 fill(grid, column + size, row, 1, size, WALL_CELL, stride)
-                at = place_of(column + size, between(world, row + 1, row + size - short), stride)
+                at = place_of(column + size, between(env, row + 1, row + size - short), stride)
                 if doors:
-                    passage = make_cell(DOOR, draw_color(world), CLOSED)
+                    passage = make_cell(DOOR, draw_color(env), CLOSED)
                 grid[at] = passage
             if row + size < rooms * size:
                 fill(grid, column, row + size, size, 1, WALL_CELL, stride)
-                at = place_of(between(world, column + 1, column + size - short), row + size, stride)
+                at = place_of(between(env, column + 1, column + size - short), row + size, stride)
                 if doors:
-                    passage = make_cell(DOOR, draw_color(world), CLOSED)
+                    passage = make_cell(DOOR, draw_color(env), CLOSED)
                 grid[at] = passage
-    start_in(grid, world, 0, 0, width, height, stride)
+    start_in(grid, env, 0, 0, width, height, stride)
     if not doors:
-        grid[find_empty(grid, world, 0, 0, width, height, stride)] = GOAL_CELL
+        grid[find_empty(grid, env, 0, 0, width, height, stride)] = GOAL_CELL
         return
     for _ in range(12):
-        kind = draw_kind(world)
-        cell = make_cell(kind, draw_color(world), 0)
-        grid[find_empty(grid, world, 0, 0, width, height, stride)] = cell
+        kind = draw_kind(env)
+        cell = make_cell(kind, draw_color(env), 0)
+        grid[find_empty(grid, env, 0, 0, width, height, stride)] = cell
 
 
 @helper
-def draw_locked_room(grid: Any, world: Any, width: int, height: int, stride: int) -> None:
+def draw_locked_room(grid: Any, env: Any, width: int, height: int, stride: int) -> None:
     """`LockedRoomEnv`: three rooms on either side of a hall, one of them locked. Room 2 row + side."""
     left, right, rows = width // 2 - 2, width // 2 + 2, height // 3
     for x in (left, right):
@@ -105,33 +105,33 @@ def draw_locked_room(grid: Any, world: Any, width: int, height: int, stride: int
     for y in range(0, 3 * rows, rows):
         fill(grid, 0, y, left, 1, WALL_CELL, stride)
         fill(grid, right, y, width - right, 1, WALL_CELL, stride)
-    locked = integer_below(world, 6)
-    grid[place_in_side_room(world, locked, left, right, rows, stride)] = GOAL_CELL
-    colors = shuffled_colors(world)
+    locked = integer_below(env, 6)
+    grid[place_in_side_room(env, locked, left, right, rows, stride)] = GOAL_CELL
+    colors = shuffled_colors(env)
     for room in range(6):
         at = place_of(right if room % 2 else left, room // 2 * rows + 3, stride)
         grid[at] = make_cell(DOOR, colors[room], LOCKED if room == locked else CLOSED)
-    room = integer_below(world, 6)
+    room = integer_below(env, 6)
     while room == locked:
-        room = integer_below(world, 6)
+        room = integer_below(env, 6)
     key = make_cell(KEY, colors[locked], 0)
-    grid[place_in_side_room(world, room, left, right, rows, stride)] = key
-    name_target(world, FIRST, key)
-    world.target_color[SECOND] = colors[room]
-    start_in(grid, world, left, 0, right - left, height, stride)
+    grid[place_in_side_room(env, room, left, right, rows, stride)] = key
+    name_target(env, FIRST, key)
+    env.target_color[SECOND] = colors[room]
+    start_in(grid, env, left, 0, right - left, height, stride)
 
 
 @helper
-def place_in_side_room(world: Any, room: int, left: int, right: int, rows: int, stride: int) -> int:
+def place_in_side_room(env: Any, room: int, left: int, right: int, rows: int, stride: int) -> int:
     """`LockedRoom.rand_pos`."""
     x = (right if room % 2 else 0) + 1
     y = room // 2 * rows + 1
-    column = between(world, x, x + left - 1)
-    return place_of(column, between(world, y, y + rows - 1), stride)
+    column = between(env, x, x + left - 1)
+    return place_of(column, between(env, y, y + rows - 1), stride)
 
 
 @helper
-def draw_multi_room(grid: Any, world: Any, level: Any, stride: int) -> None:
+def draw_multi_room(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`MultiRoomEnv`: chains of rooms until one is `count` rooms long.
 
     A room is (x, y, width, height, x of its entry, y of its entry).
@@ -140,31 +140,31 @@ def draw_multi_room(grid: Any, world: Any, level: Any, stride: int) -> None:
     rooms = np.empty((count, 6), np.int64)
     made = 0
     while made < count:
-        made = draw_chain(world, rooms, width, height, level.size)
+        made = draw_chain(env, rooms, width, height, level.size)
     fill(grid, 0, 0, width, height, EMPTY_CELL, stride)
     before = -1  # the number of the last door's colour
     for room in range(count):
         place = rooms[room]
         wall_in(grid, place[0], place[1], place[2], place[3], stride)
         if room > 0:
-            number = integer_below(world, 6 if before < 0 else 5)
+            number = integer_below(env, 6 if before < 0 else 5)
             number += before >= 0 and number >= before
             grid[place_of(place[4], place[5], stride)] = make_cell(DOOR, _COLORS[number], CLOSED)
             before = number
-    start_in(grid, world, rooms[0, 0], rooms[0, 1], rooms[0, 2], rooms[0, 3], stride)
+    start_in(grid, env, rooms[0, 0], rooms[0, 1], rooms[0, 2], rooms[0, 3], stride)
     place = rooms[count - 1]
-    grid[find_empty(grid, world, place[0], place[1], place[2], place[3], stride)] = GOAL_CELL
+    grid[find_empty(grid, env, place[0], place[1], place[2], place[3], stride)] = GOAL_CELL
 
 
 @helper
-def draw_chain(world: Any, rooms: Any, width: int, height: int, most: int) -> int:
+def draw_chain(env: Any, rooms: Any, width: int, height: int, most: int) -> int:
     """`MultiRoomEnv._placeRoom`; how many rooms fit. Walls are 0 right, 1 down, 2 left, 3 up.
 
     A room that fits stays: minigrid tries eight times to place the next one, and never another one before it.
     """
-    x = integer_below(world, width - 2)
-    y = integer_below(world, width - 2)
-    if not draw_room(world, rooms, 0, 2, x, y, width, height, most):
+    x = integer_below(env, width - 2)
+    y = integer_below(env, width - 2)
+    if not draw_room(env, rooms, 0, 2, x, y, width, height, most):
         return 0
     entry = 2
     for made in range(1, len(rooms)):
@@ -172,12 +172,12 @@ def draw_chain(world: Any, rooms: Any, width: int, height: int, most: int) -> in
         left, top, columns, rows = rooms[made - 1, 0], rooms[made - 1, 1], rooms[made - 1, 2], rooms[made - 1, 3]
         while tries > 0:
             tries -= 1
-            wall = integer_below(world, 3)
+            wall = integer_below(env, 3)
             wall += wall >= entry
-            along = 1 + integer_below(world, (rows if wall in (0, 2) else columns) - 2)
+            along = 1 + integer_below(env, (rows if wall in (0, 2) else columns) - 2)
             x = left + (along if wall in (1, 3) else columns - 1 if wall == 0 else 0)
             y = top + (along if wall in (0, 2) else rows - 1 if wall == 1 else 0)
-            if draw_room(world, rooms, made, (wall + 2) % 4, x, y, width, height, most):
+            if draw_room(env, rooms, made, (wall + 2) % 4, x, y, width, height, most):
                 entry = (wall + 2) % 4
                 break
         else:
@@ -187,17 +187,17 @@ def draw_chain(world: Any, rooms: Any, width: int, height: int, most: int) -> in
 
 @helper
 def draw_room(
-    world: Any, rooms: Any, made: int, entry: int, door_x: int, door_y: int, width: int, height: int, most: int
+    env: Any, rooms: Any, made: int, entry: int, door_x: int, door_y: int, width: int, height: int, most: int
 ) -> bool:
     """Room number `made`, entered by a door in wall `entry`; False where it would not fit."""
-    columns = between(world, 4, most + 1)
-    rows = between(world, 4, most + 1)
+    columns = between(env, 4, most + 1)
+    rows = between(env, 4, most + 1)
     x, y = door_x, door_y
     if made > 0 and entry in (0, 2):
-        y = between(world, door_y - rows + 2, door_y)
+        y = between(env, door_y - rows + 2, door_y)
         x = door_x - columns + 1 if entry == 0 else door_x
     elif made > 0:
-        x = between(world, door_x - columns + 2, door_x)
+        x = between(env, door_x - columns + 2, door_x)
         y = door_y - rows + 1 if entry == 1 else door_y
     if x < 0 or y < 0 or x + columns > width or y + rows >= height:
         return False
@@ -212,11 +212,11 @@ def draw_room(
 
 
 @helper
-def shuffled_colors(world: Any) -> Any:
+def shuffled_colors(env: Any) -> Any:
     """`MiniGridEnv._rand_subset` of all colours."""
     left, drawn = _COLORS.copy(), _COLORS.copy()
     for i in range(len(left)):
-        number = integer_below(world, len(left) - i)
+        number = integer_below(env, len(left) - i)
         drawn[i] = left[number]
         for after in range(number, len(left) - 1 - i):
             left[after] = left[after + 1]
@@ -224,110 +224,110 @@ def shuffled_colors(world: Any) -> Any:
 
 
 @helper
-def draw_rooms(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> bool:
+def draw_rooms(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
     """The levels of `RoomGrid`. False where something finds no place, and where minigrid would give up."""
     size, width, height = level.size, level.width, level.height
     for x in range(0, width, size - 1):
         fill(grid, x, 0, 1, height, WALL_CELL, stride)
     for y in range(0, height, size - 1):
         fill(grid, 0, y, width, 1, WALL_CELL, stride)
-    begin_rooms(world, plan, width // (size - 1), height // (size - 1), size, stride)
+    begin_rooms(env, plan, width // (size - 1), height // (size - 1), size, stride)
     if level.layout == UNLOCK:
-        return draw_unlock(grid, world, level, plan, stride)
+        return draw_unlock(grid, env, level, plan, stride)
     if level.layout == KEY_CORRIDOR:
-        return draw_key_corridor(grid, world, plan, stride)
-    return draw_maze(grid, world, level, plan, stride)
+        return draw_key_corridor(grid, env, plan, stride)
+    return draw_maze(grid, env, level, plan, stride)
 
 
 @helper
-def add_target(grid: Any, world: Any, plan: Any, room: int, cell: int, stride: int) -> bool:
+def add_target(grid: Any, env: Any, plan: Any, room: int, cell: int, stride: int) -> bool:
     """The object of the mission."""
-    name_target(world, FIRST, cell)
-    return add_object(grid, world, plan, room, cell | _MEANT, stride)
+    name_target(env, FIRST, cell)
+    return add_object(grid, env, plan, room, cell | _MEANT, stride)
 
 
 @helper
-def start_in_room(grid: Any, world: Any, plan: Any, room: int, stride: int) -> bool:
+def start_in_room(grid: Any, env: Any, plan: Any, room: int, stride: int) -> bool:
     """`RoomGrid.place_agent`."""
-    return place_agent(grid, world, corner_of(plan, room, stride), plan.size, stride)
+    return place_agent(grid, env, corner_of(plan, room, stride), plan.size, stride)
 
 
 @helper
-def draw_unlock(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> bool:
+def draw_unlock(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
     """`UnlockEnv`, `UnlockPickupEnv` and `BlockedUnlockPickupEnv`: a locked door from room 0 to room 1."""
-    if level.task == PICK_UP and not add_target(grid, world, plan, 1, make_cell(BOX, draw_color(world), 0), stride):
+    if level.task == PICK_UP and not add_target(grid, env, plan, 1, make_cell(BOX, draw_color(env), 0), stride):
         return False
-    add_door(grid, world, plan, 0, 0, ANY, 1)
+    add_door(grid, env, plan, 0, 0, ANY, 1)
     if level.task == OPEN_DOOR:
         grid[plan.place[0, 0]] |= _MEANT
     if level.blocked:
-        grid[plan.place[0, 0] - 1] = make_cell(BALL, draw_color(world), 0)
+        grid[plan.place[0, 0] - 1] = make_cell(BALL, draw_color(env), 0)
     key = make_cell(KEY, plan.door_color, 0)
-    return add_object(grid, world, plan, 0, key, stride) and start_in_room(grid, world, plan, 0, stride)
+    return add_object(grid, env, plan, 0, key, stride) and start_in_room(grid, env, plan, 0, stride)
 
 
 @helper
-def draw_key_corridor(grid: Any, world: Any, plan: Any, stride: int) -> bool:
+def draw_key_corridor(grid: Any, env: Any, plan: Any, stride: int) -> bool:
     """`KeyCorridorEnv`: the middle column is one corridor, the ball is in a locked room to the right of it."""
     for row in range(1, plan.rows):
         remove_wall(grid, plan, 3 * row + 1, 3, stride)
-    room = 3 * integer_below(world, plan.rows) + 2
-    add_door(grid, world, plan, room, 2, ANY, 1)
+    room = 3 * integer_below(env, plan.rows) + 2
+    add_door(grid, env, plan, room, 2, ANY, 1)
     key = make_cell(KEY, plan.door_color, 0)
     return (
-        add_target(grid, world, plan, room, make_cell(BALL, draw_color(world), 0), stride)
-        and add_object(grid, world, plan, 3 * integer_below(world, plan.rows), key, stride)
-        and start_in_room(grid, world, plan, plan.rows // 2 * 3 + 1, stride)
-        and connect_all(grid, world, plan, ANY, stride)
+        add_target(grid, env, plan, room, make_cell(BALL, draw_color(env), 0), stride)
+        and add_object(grid, env, plan, 3 * integer_below(env, plan.rows), key, stride)
+        and start_in_room(grid, env, plan, plan.rows // 2 * 3 + 1, stride)
+        and connect_all(grid, env, plan, ANY, stride)
     )
 
 
 @helper
-def draw_maze(grid: Any, world: Any, level: Any, plan: Any, stride: int) -> bool:
+def draw_maze(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
     """`ObstructedMaze_Full` and its second version with `count` quarters, `ObstructedMaze_1Dlhb` with none.
 
     A quarter is a side room, its door to the middle, and its two locked doors to the corners. The agent starts in
     column `place` of the middle row.
     """
-    colors = shuffled_colors(world)
+    colors = shuffled_colors(env)
     ball = make_cell(BALL, BLUE, 0)
     if level.count == 0:
-        lock(grid, world, plan, 0, 0, colors[0], level.blocked, stride)
+        lock(grid, env, plan, 0, 0, colors[0], level.blocked, stride)
         return (
-            add_key(grid, world, plan, 0, colors[0], level.boxed, stride)
-            and add_target(grid, world, plan, 1, ball, stride)
-            and start_in_room(grid, world, plan, 0, stride)
+            add_key(grid, env, plan, 0, colors[0], level.boxed, stride)
+            and add_target(grid, env, plan, 1, ball, stride)
+            and start_in_room(grid, env, plan, 0, stride)
         )
     placed = True
     for i in range(level.count):
         room = neighbor(plan, _MIDDLE, i)
-        add_door(grid, world, plan, _MIDDLE, i, colors[i], 0)
+        add_door(grid, env, plan, _MIDDLE, i, colors[i], 0)
         for side in (i - 1, i + 1):
-            lock(grid, world, plan, room, side % 4, colors[side % 6], level.blocked, stride)
+            lock(grid, env, plan, room, side % 4, colors[side % 6], level.blocked, stride)
             if not level.keys_last:
-                placed &= add_key(grid, world, plan, room, colors[side % 6], level.boxed, stride)
+                placed &= add_key(grid, env, plan, room, colors[side % 6], level.boxed, stride)
         if level.keys_last:
             for side in (i - 1, i + 1):
-                placed &= add_key(grid, world, plan, room, colors[side % 6], level.boxed, stride)
+                placed &= add_key(grid, env, plan, room, colors[side % 6], level.boxed, stride)
     return (
         placed
-        and add_target(grid, world, plan, _CORNERS[integer_below(world, level.count)], ball, stride)
-        and start_in_room(grid, world, plan, plan.columns + level.place, stride)
+        and add_target(grid, env, plan, _CORNERS[integer_below(env, level.count)], ball, stride)
+        and start_in_room(grid, env, plan, plan.columns + level.place, stride)
     )
 
 
 @helper
-def lock(grid: Any, world: Any, plan: Any, room: int, side: int, color: int, blocked: bool, stride: int) -> None:
+def lock(grid: Any, env: Any, plan: Any, room: int, side: int, color: int, blocked: bool, stride: int) -> None:
     """A locked door. A ball that blocks it takes the place of whatever is there, as it does in minigrid."""
-    add_door(grid, world, plan, room, side, color, 1)
+    add_door(grid, env, plan, room, side, color, 1)
     if blocked:
         grid[plan.place[room, side] - ahead(side, stride)] = make_cell(BALL, GREEN, 0)
 
 
 @helper
-def add_key(grid: Any, world: Any, plan: Any, room: int, color: int, boxed: bool, stride: int) -> bool:
+def add_key(grid: Any, env: Any, plan: Any, room: int, color: int, boxed: bool, stride: int) -> bool:
     """A key, or a box with a key in it."""
     cell = make_cell(KEY, color, 0)
     if boxed:
         cell = make_cell(BOX, GREY, 0) | KEY << CONTENT_KIND_SHIFT | color << CONTENT_COLOR_SHIFT
-    return add_object(grid, world, plan, room, cell, stride)
+    return add_object(grid, env, plan, room, cell, stride)

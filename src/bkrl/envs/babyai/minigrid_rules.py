@@ -52,46 +52,46 @@ _TRIES: Final = 101  # to find an obstacle another place; then it stays
 
 
 @helper
-def verify_own(grid: Any, world: Any, action: int, carried_before: int, stride: int) -> int:
+def verify_own(grid: Any, env: Any, action: int, carried_before: int, stride: int) -> int:
     """What an action has done to the mission of a level with a step of its own.
 
     Tracked cells are those in which the agent, or what it drops, has to be (bit 0) or must not be (bit 1). `done` says
     whether the red door is open.
     """
-    task, here = world.task[0], cell_at(grid, world.agent)
-    front = cell_at(grid, world.agent + ahead(world.heading, stride))
+    task, here = env.task[0], cell_at(grid, env.agent)
+    front = cell_at(grid, env.agent + ahead(env.heading, stride))
     if task == FETCH:
-        if world.carrying == NOTHING_CARRIED:
+        if env.carrying == NOTHING_CARRIED:
             return CONTINUE
-        return SUCCESS if is_target(world, world.carrying, FIRST) else FAILURE
+        return SUCCESS if is_target(env, env.carrying, FIRST) else FAILURE
     if task == GO_BESIDE:
         if action == DONE:
             return SUCCESS if is_tracked(here, 0) else FAILURE
         return FAILURE if action == TOGGLE else CONTINUE
     if task == PUT_NEAR:
-        if action == PICKUP and world.carrying != NOTHING_CARRIED:
-            return CONTINUE if is_target(world, world.carrying, FIRST) else FAILURE
+        if action == PICKUP and env.carrying != NOTHING_CARRIED:
+            return CONTINUE if is_target(env, env.carrying, FIRST) else FAILURE
         if action == DROP and carried_before != NOTHING_CARRIED:
-            return SUCCESS if world.carrying == NOTHING_CARRIED and is_tracked(front, 0) else FAILURE
+            return SUCCESS if env.carrying == NOTHING_CARRIED and is_tracked(front, 0) else FAILURE
         return CONTINUE
     if task == MATCH:
         return SUCCESS if is_tracked(here, 0) else FAILURE if is_tracked(here, 1) else CONTINUE
     if task == RED_THEN_BLUE and action == TOGGLE and kind_of(front) == DOOR:
         is_open = state_of(front) == OPEN
         if color_of(front) == BLUE and is_open:
-            return SUCCESS if world.done else FAILURE
+            return SUCCESS if env.done else FAILURE
         if color_of(front) == RED:
-            world.done = is_open
+            env.done = is_open
     return CONTINUE
 
 
 @helper
-def move_obstacles(grid: Any, world: Any, action: int, stride: int) -> bool:
+def move_obstacles(grid: Any, env: Any, action: int, stride: int) -> bool:
     """What `DynamicObstaclesEnv.step` does first; the result says whether the agent runs into something.
 
     That depends on what was in front before the obstacles moved.
     """
-    front = kind_of(cell_at(grid, world.agent + ahead(world.heading, stride)))
+    front = kind_of(cell_at(grid, env.agent + ahead(env.heading, stride)))
     places: Any = np.zeros(MAX_OBSTACLES, np.int64)
     for row in range(MARGIN * stride, len(grid) - MARGIN * stride, stride):
         for place in range(row + MARGIN, row + stride - MARGIN):
@@ -104,9 +104,9 @@ def move_obstacles(grid: Any, world: Any, action: int, stride: int) -> bool:
         if at == 0:  # fewer than MAX_OBSTACLES
             break
         for _ in range(_TRIES):
-            x = integer_below(world, 3) - 1
-            to = at + x + (integer_below(world, 3) - 1) * stride
-            if kind_of(cell_at(grid, to)) == EMPTY and to != world.agent:
+            x = integer_below(env, 3) - 1
+            to = at + x + (integer_below(env, 3) - 1) * stride
+            if kind_of(cell_at(grid, to)) == EMPTY and to != env.agent:
                 put(grid, to, cell_at(grid, at))
                 put(grid, at, EMPTY_CELL)
                 break

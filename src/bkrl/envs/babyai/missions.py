@@ -39,60 +39,60 @@ def is_tracked(cell: int, description: int) -> bool:
 
 
 @helper
-def track(grid: Any, world: Any) -> None:
+def track(grid: Any, env: Any) -> None:
     """`RoomGridLevel.update_objs_poss`, after every drop action: look again where the objects are."""
-    if world.stale:
+    if env.stale:
         for at in range(len(grid)):
             cell = cell_at(grid, at)
             grid[at] = (cell & OBJECT_MASK) | (cell & MEMBER_MASK) << (TRACKED_SHIFT - MEMBER_SHIFT)
-        world.stale = 0
+        env.stale = 0
 
 
 @helper
-def verify_mission(grid: Any, world: Any, action: int, carried_before: int, stride: int) -> int:
+def verify_mission(grid: Any, env: Any, action: int, carried_before: int, stride: int) -> int:
     """`Instr.verify` of the whole mission, after an action. Of a sequence the first clause must be done first; when it
     is, the same action counts for the second (`BeforeInstr.verify`, `AfterInstr.verify`)."""
-    if world.task[0] == NO_TASK:
+    if env.task[0] == NO_TASK:
         return CONTINUE
-    if not world.in_sequence:
-        return verify_clause(grid, world, 0, action, carried_before, stride)
-    if not world.first_clause_done:
-        status = verify_clause(grid, world, 0, action, carried_before, stride)
+    if not env.in_sequence:
+        return verify_clause(grid, env, 0, action, carried_before, stride)
+    if not env.first_clause_done:
+        status = verify_clause(grid, env, 0, action, carried_before, stride)
         if status != SUCCESS:
             return status
-        world.first_clause_done = 1
-    return verify_clause(grid, world, 1, action, carried_before, stride)
+        env.first_clause_done = 1
+    return verify_clause(grid, env, 1, action, carried_before, stride)
 
 
 @helper
-def verify_clause(grid: Any, world: Any, clause: int, action: int, carried_before: int, stride: int) -> int:
+def verify_clause(grid: Any, env: Any, clause: int, action: int, carried_before: int, stride: int) -> int:
     """One task, or `AndInstr.verify`: both tasks, in any order; a failure of one of the two does not count."""
     first, second = 2 * clause, 2 * clause + 1
-    if world.task[second] == NO_TASK:
-        return verify_task(grid, world, first, action, carried_before, stride)
+    if env.task[second] == NO_TASK:
+        return verify_task(grid, env, first, action, carried_before, stride)
     for task in (first, second):
-        if not (world.done >> task) & 1 and verify_task(grid, world, task, action, carried_before, stride) == SUCCESS:
-            world.done |= 1 << task
-    return SUCCESS if (world.done >> first) & 1 and (world.done >> second) & 1 else CONTINUE
+        if not (env.done >> task) & 1 and verify_task(grid, env, task, action, carried_before, stride) == SUCCESS:
+            env.done |= 1 << task
+    return SUCCESS if (env.done >> first) & 1 and (env.done >> second) & 1 else CONTINUE
 
 
 @helper
-def verify_task(grid: Any, world: Any, task: int, action: int, carried_before: int, stride: int) -> int:
+def verify_task(grid: Any, env: Any, task: int, action: int, carried_before: int, stride: int) -> int:
     """`ActionInstr.verify` for one task."""
-    front = world.agent + ahead(world.heading, stride)
+    front = env.agent + ahead(env.heading, stride)
     # A verifier learns what is carried when it is first asked; until then it believes the hands to be empty.
-    if not (world.watched >> task) & 1:
+    if not (env.watched >> task) & 1:
         carried_before = NOTHING_CARRIED
-        world.watched |= 1 << task
-    strict = (world.strict >> task) & 1 != 0
-    kind = world.task[task]
+        env.watched |= 1 << task
+    strict = (env.strict >> task) & 1 != 0
+    kind = env.task[task]
     if kind == GO_TO:
         return verify_go_to(grid, task, front)
     if kind == PICK_UP:
-        return verify_pick_up(world, task, action, carried_before, strict)
+        return verify_pick_up(env, task, action, carried_before, strict)
     if kind == OPEN_DOOR:
         return verify_open(grid, task, action, front, strict)
-    return verify_put_next(grid, world, task, action, carried_before, front, stride, strict)
+    return verify_put_next(grid, env, task, action, carried_before, front, stride, strict)
 
 
 @helper
@@ -102,11 +102,11 @@ def verify_go_to(grid: Any, task: int, front: int) -> int:
 
 
 @helper
-def verify_pick_up(world: Any, task: int, action: int, carried_before: int, strict: bool) -> int:
+def verify_pick_up(env: Any, task: int, action: int, carried_before: int, strict: bool) -> int:
     """`PickupInstr`: the object was taken with empty hands. Strict: taking anything else fails."""
     if action != PICKUP:
         return CONTINUE
-    carrying = world.carrying
+    carrying = env.carrying
     if carried_before == NOTHING_CARRIED and refers(carrying, 2 * task):
         return SUCCESS
     return FAILURE if strict and carrying != NOTHING_CARRIED else CONTINUE
@@ -128,13 +128,13 @@ def verify_open(grid: Any, task: int, action: int, front: int, strict: bool) -> 
 
 @helper
 def verify_put_next(
-    grid: Any, world: Any, task: int, action: int, carried_before: int, front: int, stride: int, strict: bool
+    grid: Any, env: Any, task: int, action: int, carried_before: int, front: int, stride: int, strict: bool
 ) -> int:
     """`PutNextInstr`: the object carried before has been dropped beside (not diagonally) a tracked cell of the other.
     Strict: carrying anything after a pickup action fails."""
-    if strict and action == PICKUP and world.carrying != NOTHING_CARRIED:
+    if strict and action == PICKUP and env.carrying != NOTHING_CARRIED:
         return FAILURE
-    dropped = action == DROP and carried_before != NOTHING_CARRIED and world.carrying == NOTHING_CARRIED
+    dropped = action == DROP and carried_before != NOTHING_CARRIED and env.carrying == NOTHING_CARRIED
     if dropped and refers(carried_before, 2 * task):
         for beside in (front - 1, front + 1, front - stride, front + stride):
             if is_tracked(cell_at(grid, beside), 2 * task + 1):

@@ -1,4 +1,4 @@
-"""BabyAI and MiniGrid worlds on PyPI minigrid: the ground truth the native engine is tested against.
+"""BabyAI and MiniGrid envs on PyPI minigrid: the ground truth the native engine is tested against.
 
 `ReferenceBabyAI` wraps any environment of minigrid into the toolkit's form: the observation is the symbolic view only,
 success is reported, and minigrid's own prints never reach stdout.
@@ -30,8 +30,8 @@ from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
-from bkrl.envs.family import World
-from bkrl.envs.single import WorldEnv
+from bkrl.envs.family import EnvSpec
+from bkrl.envs.single import BaseEnv
 
 FORK_ONLY: Final[Mapping[str, str]] = {
     r"1RoomS(\d+)": r"OneRoomS\1-v0",
@@ -106,7 +106,7 @@ def make_minigrid(env_id: str, render_mode: str | None = None, level: glam.GlamL
                     f"here is BabyAI-{re.sub(fork, here, env_id.removeprefix('BabyAI-').removesuffix('-v0'))}."
                 )
         raise UsageError(
-            f"There is no BabyAI or MiniGrid world '{env_id}'.{did_you_mean(env_id, [*LEVELS, *glam.LEVELS, *names])}"
+            f"There is no BabyAI or MiniGrid env '{env_id}'.{did_you_mean(env_id, [*LEVELS, *glam.LEVELS, *names])}"
         )
     try:
         with warnings.catch_warnings():
@@ -122,9 +122,7 @@ def make_minigrid(env_id: str, render_mode: str | None = None, level: glam.GlamL
             "another env."
         ) from error
     except (ImportError, OSError, gym.error.Error) as error:
-        raise UsageError(
-            f"minigrid cannot build '{env_id}' on this machine ({error}); choose another world."
-        ) from error
+        raise UsageError(f"minigrid cannot build '{env_id}' on this machine ({error}); choose another env.") from error
     env = cast(MiniGridEnv, made)
     image = cast(gym.spaces.Dict, env.observation_space).spaces.get("image")
     if (
@@ -137,14 +135,14 @@ def make_minigrid(env_id: str, render_mode: str | None = None, level: glam.GlamL
     return env
 
 
-def describe(env_id: str) -> World:
+def describe(env_id: str) -> EnvSpec:
     """The facts of a minigrid id. Where minigrid sets the step limit for each mission, `max_steps` is the largest."""
     env = make_minigrid(env_id)
     image = cast(gym.spaces.Dict, env.observation_space)["image"]
     babyai = isinstance(env, RoomGridLevel)
     reason = None if env_id in MINIGRID_LEVELS else why_not(env)
     exception = f"; without a native engine, because {reason}, it always runs on minigrid" if reason else ""
-    return World(
+    return EnvSpec(
         env_id=env_id,
         family="babyai",
         obs_shape=cast("tuple[int, ...]", image.shape),
@@ -167,8 +165,8 @@ def _longest_episode(env: RoomGridLevel) -> int:
     return int(env.max_steps)
 
 
-class ReferenceBabyAI(WorldEnv):
-    """A minigrid world as one `gymnasium.Env`.
+class ReferenceBabyAI(BaseEnv):
+    """A minigrid env as one `gymnasium.Env`.
 
     Observation: minigrid's view, uint8 (7, 7, 3) = (x, y, (type, colour, state)); what the agent carries shows in
     its own cell [3, 6]. Success is termination with a reward above 0.
@@ -176,13 +174,13 @@ class ReferenceBabyAI(WorldEnv):
 
     def __init__(
         self,
-        world: World,
+        env_spec: EnvSpec,
         render_mode: str | None = None,
         max_steps: int | None = None,
         level: glam.GlamLevel | None = None,
     ) -> None:
-        super().__init__(world, gym.spaces.Box(0, 255, world.obs_shape, np.uint8), render_mode)
-        self.inner = make_minigrid(world.env_id, render_mode="rgb_array", level=level)
+        super().__init__(env_spec, gym.spaces.Box(0, 255, env_spec.obs_shape, np.uint8), render_mode)
+        self.inner = make_minigrid(env_spec.env_id, render_mode="rgb_array", level=level)
         if max_steps is not None:
             self.inner.max_steps = max_steps
             if isinstance(self.inner, RoomGridLevel):
@@ -222,7 +220,7 @@ class ReferenceBabyAI(WorldEnv):
         return observation["image"], float(reward), bool(terminated), bool(truncated), self._info(success)
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """The whole world as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""
+        """The whole env as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""
         if self.render_mode is None:
             return None
         self._check_begun("render")

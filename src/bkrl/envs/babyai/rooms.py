@@ -63,7 +63,7 @@ def empty_rooms(columns: int, rows: int, size: int) -> NDArray[np.uint32]:
 
 
 @helper
-def begin_rooms(world: Any, plan: Any, columns: int, rows: int, size: int, stride: int) -> None:
+def begin_rooms(env: Any, plan: Any, columns: int, rows: int, size: int, stride: int) -> None:
     """`RoomGrid._gen_grid`: where doors may be; the agent is in the middle until it is placed."""
     plan.columns, plan.rows, plan.size = columns, rows, size
     plan.num_things = plan.num_chosen = 0
@@ -76,14 +76,14 @@ def begin_rooms(world: Any, plan: Any, columns: int, rows: int, size: int, strid
             room = row * columns + column
             corner = corner_of(plan, room, stride)
             if column < columns - 1:
-                at = corner + (1 + integer_below(world, size - 2)) * stride + size - 1
+                at = corner + (1 + integer_below(env, size - 2)) * stride + size - 1
                 plan.place[room, 0] = plan.place[room + 1, 2] = at
             if row < rows - 1:
-                at = corner + 1 + integer_below(world, size - 2) + (size - 1) * stride
+                at = corner + 1 + integer_below(env, size - 2) + (size - 1) * stride
                 plan.place[room, 1] = plan.place[room + columns, 3] = at
     middle = corner_of(plan, rows // 2 * columns + columns // 2, stride)
-    world.agent = middle + size // 2 * stride + size // 2
-    world.heading = 0
+    env.agent = middle + size // 2 * stride + size // 2
+    env.heading = 0
 
 
 @helper
@@ -117,25 +117,25 @@ def neighbor(plan: Any, room: int, side: int) -> int:
 
 
 @helper
-def draw_room(world: Any, plan: Any, column: int, row: int) -> int:
+def draw_room(env: Any, plan: Any, column: int, row: int) -> int:
     """A room, its column drawn before its row where they are ANY."""
     if column == ANY:
-        column = integer_below(world, plan.columns)
+        column = integer_below(env, plan.columns)
     if row == ANY:
-        row = integer_below(world, plan.rows)
+        row = integer_below(env, plan.rows)
     return row * plan.columns + column
 
 
 @helper
-def draw_color(world: Any) -> int:
+def draw_color(env: Any) -> int:
     """`MiniGridEnv._rand_color`."""
-    return _COLORS[integer_below(world, len(_COLORS))]
+    return _COLORS[integer_below(env, len(_COLORS))]
 
 
 @helper
-def draw_kind(world: Any) -> int:
+def draw_kind(env: Any) -> int:
     """A key, a ball or a box."""
-    return _KINDS[integer_below(world, len(_KINDS))]
+    return _KINDS[integer_below(env, len(_KINDS))]
 
 
 @helper
@@ -148,14 +148,14 @@ def clear_room(grid: Any, size: int, stride: int) -> None:
 
 
 @helper
-def find_place(grid: Any, world: Any, corner: int, size: int, stride: int, agent: int) -> int:
+def find_place(grid: Any, env: Any, corner: int, size: int, stride: int, agent: int) -> int:
     """`MiniGridEnv.place_obj`: a random empty cell of a room that is not the agent's or beside it.
 
     NOWHERE after MAX_TRIES. For the agent itself `agent` is NOWHERE.
     """
     for _ in range(MAX_TRIES + 1):
-        x = integer_below(world, size)
-        at = corner + integer_below(world, size) * stride + x
+        x = integer_below(env, size)
+        at = corner + integer_below(env, size) * stride + x
         if kind_of(cell_at(grid, at)) != EMPTY:
             continue
         if agent != NOWHERE and distance(at, agent, stride) < 2:
@@ -171,26 +171,26 @@ def distance(a: int, b: int, stride: int) -> int:
 
 
 @helper
-def place_agent(grid: Any, world: Any, corner: int, size: int, stride: int) -> bool:
+def place_agent(grid: Any, env: Any, corner: int, size: int, stride: int) -> bool:
     """`RoomGrid.place_agent`: with an empty cell or a wall in front.
 
     minigrid tries for ever where objects are on all sides of the only free cell, which some levels come to.
     """
     for _ in range(_MAX_POSES):
-        world.agent = find_place(grid, world, corner, size, stride, NOWHERE)
-        if world.agent == NOWHERE:
+        env.agent = find_place(grid, env, corner, size, stride, NOWHERE)
+        if env.agent == NOWHERE:
             return False
-        world.heading = integer_below(world, HEADINGS)
-        front = kind_of(cell_at(grid, world.agent + ahead(world.heading, stride)))
+        env.heading = integer_below(env, HEADINGS)
+        front = kind_of(cell_at(grid, env.agent + ahead(env.heading, stride)))
         if front in (EMPTY, WALL):
             return True
     return False
 
 
 @helper
-def place_object(grid: Any, world: Any, cell: int, corner: int, size: int, stride: int) -> bool:
+def place_object(grid: Any, env: Any, cell: int, corner: int, size: int, stride: int) -> bool:
     """`RoomGrid.place_in_room`, of a room that no plan describes."""
-    at = find_place(grid, world, corner, size, stride, world.agent)
+    at = find_place(grid, env, corner, size, stride, env.agent)
     if at == NOWHERE:
         return False
     grid[at] = cell
@@ -198,9 +198,9 @@ def place_object(grid: Any, world: Any, cell: int, corner: int, size: int, strid
 
 
 @helper
-def add_object(grid: Any, world: Any, plan: Any, room: int, cell: int, stride: int) -> bool:
+def add_object(grid: Any, env: Any, plan: Any, room: int, cell: int, stride: int) -> bool:
     """`RoomGrid.place_in_room`."""
-    at = find_place(grid, world, corner_of(plan, room, stride), plan.size, stride, world.agent)
+    at = find_place(grid, env, corner_of(plan, room, stride), plan.size, stride, env.agent)
     if at == NOWHERE:
         return False
     add_thing(grid, plan, at, cell)
@@ -216,30 +216,30 @@ def add_thing(grid: Any, plan: Any, at: int, cell: int) -> None:
 
 
 @helper
-def add_distractor(grid: Any, world: Any, plan: Any, column: int, row: int, unique: bool, stride: int) -> bool:
+def add_distractor(grid: Any, env: Any, plan: Any, column: int, row: int, unique: bool, stride: int) -> bool:
     """One object of `RoomGrid.add_distractors`; `unique`: unlike all others."""
     while True:
-        color = draw_color(world)
-        cell = make_cell(draw_kind(world), color, 0)
+        color = draw_color(env)
+        cell = make_cell(draw_kind(env), color, 0)
         is_new = True
         for i in range(plan.num_things):
             is_new &= cell_at(grid, plan.things[i]) != cell
         if is_new or not unique:
             break
-    return add_object(grid, world, plan, draw_room(world, plan, column, row), cell, stride)
+    return add_object(grid, env, plan, draw_room(env, plan, column, row), cell, stride)
 
 
 @helper
-def add_door(grid: Any, world: Any, plan: Any, room: int, side: int, color: int, locked: int) -> None:
+def add_door(grid: Any, env: Any, plan: Any, room: int, side: int, color: int, locked: int) -> None:
     """`RoomGrid.add_door`. What is ANY is drawn: a side where there is a neighbour but no door, a colour, a lock."""
     if side == ANY:
-        side = integer_below(world, 4)
+        side = integer_below(env, 4)
         while plan.place[room, side] == NOWHERE or plan.side[room, side] != WALLED:
-            side = integer_below(world, 4)
+            side = integer_below(env, 4)
     if color == ANY:
-        color = draw_color(world)
+        color = draw_color(env)
     if locked == ANY:
-        locked = 1 - integer_below(world, 2)
+        locked = 1 - integer_below(env, 2)
     add_thing(grid, plan, plan.place[room, side], make_cell(DOOR, color, LOCKED if locked else CLOSED))
     plan.locked[room] = locked
     plan.door_color = color
@@ -269,31 +269,31 @@ def remove_wall(grid: Any, plan: Any, room: int, side: int, stride: int) -> None
 
 
 @helper
-def connect_all(grid: Any, world: Any, plan: Any, without: int, stride: int) -> bool:
+def connect_all(grid: Any, env: Any, plan: Any, without: int, stride: int) -> bool:
     """`RoomGrid.connect_all`: doors of any colour but `without` until all rooms can be reached."""
     num_rooms = plan.columns * plan.rows
-    start = room_at(plan, world.agent, stride)
+    start = room_at(plan, env.agent, stride)
     reached = reachable_rooms(plan, start)
     for _ in range(_MAX_DOORS_TRIED + 1):
         if reached == (1 << num_rooms) - 1:
             return True
-        room = draw_room(world, plan, ANY, ANY)
-        side = integer_below(world, 4)
+        room = draw_room(env, plan, ANY, ANY)
+        side = integer_below(env, 4)
         if plan.place[room, side] == NOWHERE or plan.side[room, side] != WALLED:
             continue
         if plan.locked[room] or plan.locked[neighbor(plan, room, side)]:
             continue
-        add_door(grid, world, plan, room, side, draw_color_but(world, without), 0)
+        add_door(grid, env, plan, room, side, draw_color_but(env, without), 0)
         reached = reachable_rooms(plan, start)
     return False
 
 
 @helper
-def draw_color_but(world: Any, without: int) -> int:
+def draw_color_but(env: Any, without: int) -> int:
     """A colour that is not this one; any where it is ANY."""
     if without == ANY:
-        return draw_color(world)
-    drawn = integer_below(world, len(_COLORS) - 1)
+        return draw_color(env)
+    drawn = integer_below(env, len(_COLORS) - 1)
     for color in _COLORS:
         if color != without:
             if drawn == 0:

@@ -1,4 +1,4 @@
-"""What an action does to a world: one function for each rule.
+"""What an action does to an env: one function for each rule.
 
 Source: `MiniGridEnv.step` and `minigrid.core.world_object` of PyPI minigrid; each function names what it restates.
 """
@@ -54,21 +54,21 @@ FELL_INTO_LAVA: Final = 2
 
 
 @helper
-def act(grid: Any, world: Any, action: int, stride: int) -> int:
+def act(grid: Any, env: Any, action: int, stride: int) -> int:
     """Carry out one action (`MiniGridEnv.step`); the result says whether the agent met a goal or lava."""
-    front = world.agent + ahead(world.heading, stride)
+    front = env.agent + ahead(env.heading, stride)
     if action == LEFT:
-        world.heading = (world.heading + 3) % 4
+        env.heading = (env.heading + 3) % 4
     elif action == RIGHT:
-        world.heading = (world.heading + 1) % 4
+        env.heading = (env.heading + 1) % 4
     elif action == FORWARD:
-        return move(grid, world, front)
+        return move(grid, env, front)
     elif action == PICKUP:
-        pick_up(grid, world, front)
+        pick_up(grid, env, front)
     elif action == DROP:
-        drop(grid, world, front)
+        drop(grid, env, front)
     elif action == TOGGLE:
-        toggle(grid, world, front)
+        toggle(grid, env, front)
     return NOTHING_HAPPENED
 
 
@@ -87,11 +87,11 @@ def hides(cell: int) -> bool:
 
 
 @helper
-def move(grid: Any, world: Any, front: int) -> int:
+def move(grid: Any, env: Any, front: int) -> int:
     """One step forward. A goal or lava in front counts even where it could not be entered."""
     cell = cell_at(grid, front)
     if can_enter(cell):
-        world.agent = front
+        env.agent = front
     if kind_of(cell) == GOAL:
         return REACHED_GOAL
     if kind_of(cell) == LAVA:
@@ -100,34 +100,34 @@ def move(grid: Any, world: Any, front: int) -> int:
 
 
 @helper
-def pick_up(grid: Any, world: Any, front: int) -> None:
+def pick_up(grid: Any, env: Any, front: int) -> None:
     """`WorldObj.can_pickup`: keys, balls and boxes, with empty hands."""
     cell = cell_at(grid, front)
     kind = kind_of(cell)
-    if (kind in (KEY, BALL, BOX)) and world.carrying == NOTHING_CARRIED:
-        world.carrying = cell & OBJECT_MASK
+    if (kind in (KEY, BALL, BOX)) and env.carrying == NOTHING_CARRIED:
+        env.carrying = cell & OBJECT_MASK
         put(grid, front, EMPTY_CELL)
-        world.stale = 1
+        env.stale = 1
 
 
 @helper
-def drop(grid: Any, world: Any, front: int) -> None:
+def drop(grid: Any, env: Any, front: int) -> None:
     """Lay down what is carried, into an empty cell only."""
-    if kind_of(cell_at(grid, front)) == EMPTY and world.carrying != NOTHING_CARRIED:
-        put(grid, front, world.carrying)
-        world.carrying = NOTHING_CARRIED
-        world.stale = 1
+    if kind_of(cell_at(grid, front)) == EMPTY and env.carrying != NOTHING_CARRIED:
+        put(grid, front, env.carrying)
+        env.carrying = NOTHING_CARRIED
+        env.stale = 1
 
 
 @helper
-def toggle(grid: Any, world: Any, front: int) -> None:
+def toggle(grid: Any, env: Any, front: int) -> None:
     """`Door.toggle` and `Box.toggle`; nothing else can be toggled."""
     cell = cell_at(grid, front)
     if kind_of(cell) == DOOR:
-        grid[front] = toggled_door(cell, world.carrying)
+        grid[front] = toggled_door(cell, env.carrying)
     elif kind_of(cell) == BOX:
         put(grid, front, content_of(cell))
-        world.stale = 1
+        env.stale = 1
 
 
 @helper

@@ -47,7 +47,7 @@ MISSION = np.dtype(
         ("second_first", np.uint8),  # "second after you first"
     ]
 )
-"""What a mission says, beside the tasks in a world's record."""
+"""What a mission says, beside the tasks in an env's record."""
 
 _MAX_TRIES: Final = 100
 _COLORS: Final = np.array((ANY, *COLORS_AS_DRAWN))
@@ -58,36 +58,36 @@ _DOORS: Final = 1
 
 
 @helper
-def clear_mission(world: Any, mission: Any) -> None:
+def clear_mission(env: Any, mission: Any) -> None:
     """No tasks yet."""
-    world.task[:] = NO_TASK
-    world.in_sequence = world.strict = 0
+    env.task[:] = NO_TASK
+    env.in_sequence = env.strict = 0
     mission.kind[:] = mission.color[:] = mission.place[:] = ANY
     mission.plural = mission.second_first = 0
 
 
 @helper
-def draw_sentence(grid: Any, world: Any, plan: Any, mission: Any, level: Any, stride: int) -> bool:
+def draw_sentence(grid: Any, env: Any, plan: Any, mission: Any, level: Any, stride: int) -> bool:
     """`LevelGen.rand_instr`; False where no object was found."""
-    form = level.forms[integer_below(world, level.num_forms)]
+    form = level.forms[integer_below(env, level.num_forms)]
     if form != SEQUENCE:
-        return draw_clause(grid, world, plan, mission, level, 0, form, stride)
+        return draw_clause(grid, env, plan, mission, level, 0, form, stride)
     for clause in range(2):
-        form = AND if integer_below(world, 2) else ACTION
-        if not draw_clause(grid, world, plan, mission, level, clause, form, stride):
+        form = AND if integer_below(env, 2) else ACTION
+        if not draw_clause(grid, env, plan, mission, level, clause, form, stride):
             return False
-    world.in_sequence = 1
-    if integer_below(world, 2):
-        second_first(world, mission)
+    env.in_sequence = 1
+    if integer_below(env, 2):
+        second_first(env, mission)
     return True
 
 
 @helper
-def second_first(world: Any, mission: Any) -> None:
+def second_first(env: Any, mission: Any) -> None:
     """What was drawn as "A, B" becomes "A after you B": B is to be done first."""
     mission.second_first = 1
     for t in range(2):
-        world.task[t], world.task[t + 2] = world.task[t + 2], world.task[t]
+        env.task[t], env.task[t + 2] = env.task[t + 2], env.task[t]
     for d in range(4):
         mission.kind[d], mission.kind[d + 4] = mission.kind[d + 4], mission.kind[d]
         mission.color[d], mission.color[d + 4] = mission.color[d + 4], mission.color[d]
@@ -95,44 +95,40 @@ def second_first(world: Any, mission: Any) -> None:
 
 
 @helper
-def draw_clause(
-    grid: Any, world: Any, plan: Any, mission: Any, level: Any, clause: int, form: int, stride: int
-) -> bool:
+def draw_clause(grid: Any, env: Any, plan: Any, mission: Any, level: Any, clause: int, form: int, stride: int) -> bool:
     """One task, or two joined by "and"."""
     for task in range(2 * clause, 2 * clause + (2 if form == AND else 1)):
-        action = level.actions[integer_below(world, level.num_actions)]
-        world.task[task] = action
+        action = level.actions[integer_below(env, level.num_actions)]
+        env.task[task] = action
         kinds = _ALL_KINDS if action == GO_TO else _DOORS if action == OPEN_DOOR else _NOT_DOORS
-        if not draw_description(grid, world, plan, mission, level, 2 * task, kinds, stride):
+        if not draw_description(grid, env, plan, mission, level, 2 * task, kinds, stride):
             return False
         if action == PUT_NEXT and not draw_description(
-            grid, world, plan, mission, level, 2 * task + 1, _ALL_KINDS, stride
+            grid, env, plan, mission, level, 2 * task + 1, _ALL_KINDS, stride
         ):
             return False
     return True
 
 
 @helper
-def draw_description(
-    grid: Any, world: Any, plan: Any, mission: Any, level: Any, d: int, kinds: int, stride: int
-) -> bool:
+def draw_description(grid: Any, env: Any, plan: Any, mission: Any, level: Any, d: int, kinds: int, stride: int) -> bool:
     """`LevelGen.rand_obj`: words that fit some object."""
     for _ in range(_MAX_TRIES + 1):
-        mission.color[d] = _COLORS[integer_below(world, len(_COLORS))]
-        mission.kind[d] = DOOR if kinds == _DOORS else _DESCRIBED[integer_below(world, kinds)]
+        mission.color[d] = _COLORS[integer_below(env, len(_COLORS))]
+        mission.kind[d] = DOOR if kinds == _DOORS else _DESCRIBED[integer_below(env, kinds)]
         mission.place[d] = ANY
-        if level.locations and integer_below(world, 2) == 0:
-            mission.place[d] = integer_below(world, len(_PLACES))
+        if level.locations and integer_below(env, 2) == 0:
+            mission.place[d] = integer_below(env, len(_PLACES))
         for i in range(plan.num_things):
             at = plan.things[i]
             meant = level.unlocking or plan.locked_room == NOWHERE or not inside(plan, plan.locked_room, at, stride)
-            if meant and fits(grid, world, plan, mission, d, at, stride):
+            if meant and fits(grid, env, plan, mission, d, at, stride):
                 return True
     return False
 
 
 @helper
-def fits(grid: Any, world: Any, plan: Any, mission: Any, d: int, at: int, stride: int) -> bool:
+def fits(grid: Any, env: Any, plan: Any, mission: Any, d: int, at: int, stride: int) -> bool:
     """Whether a description means what is in a cell (`ObjDesc.find_matching_objs`). A place is one in the agent's room,
     seen from where the agent begins."""
     cell, place = cell_at(grid, at), mission.place[d]
@@ -142,10 +138,10 @@ def fits(grid: Any, world: Any, plan: Any, mission: Any, d: int, at: int, stride
         return False
     if place == ANY:
         return True
-    if not inside(plan, room_at(plan, world.agent, stride), at, stride):
+    if not inside(plan, room_at(plan, env.agent, stride), at, stride):
         return False
-    right, down = at % stride - world.agent % stride, at // stride - world.agent // stride
-    heading = world.heading
+    right, down = at % stride - env.agent % stride, at // stride - env.agent // stride
+    heading = env.heading
     if place in (LEFT_OF, RIGHT_OF):
         heading = (heading + (3 if place == LEFT_OF else 1)) % 4
     elif place == BEHIND:
@@ -155,30 +151,30 @@ def fits(grid: Any, world: Any, plan: Any, mission: Any, d: int, at: int, stride
 
 
 @helper
-def mark(grid: Any, world: Any, plan: Any, mission: Any, stride: int) -> None:
+def mark(grid: Any, env: Any, plan: Any, mission: Any, stride: int) -> None:
     """`Instr.reset_verifier`: which objects the mission means, and where they are."""
-    world.target_is_plural = 0
+    env.target_is_plural = 0
     for task in range(MAX_TASKS):
-        if world.task[task] != NO_TASK:
-            for d in range(2 * task, 2 * task + (2 if world.task[task] == PUT_NEXT else 1)):
+        if env.task[task] != NO_TASK:
+            for d in range(2 * task, 2 * task + (2 if env.task[task] == PUT_NEXT else 1)):
                 bits = 1 << (MEMBER_SHIFT + d) | 1 << (TRACKED_SHIFT + d)
                 # Walls are grey, and "a grey object" may be one: there are always several.
                 found = 2 if mission.kind[d] == ANY and mission.color[d] == GREY else 0
                 for i in range(plan.num_things):
-                    if fits(grid, world, plan, mission, d, plan.things[i], stride):
+                    if fits(grid, env, plan, mission, d, plan.things[i], stride):
                         grid[plan.things[i]] = cell_at(grid, plan.things[i]) | bits
                         found += 1
                 if found > 1:
                     mission.plural |= 1 << d
-            world.target_kind[task], world.target_color[task] = mission.kind[2 * task], mission.color[2 * task]
-            world.target_is_plural |= (mission.plural >> (2 * task) & 1) << task
+            env.target_kind[task], env.target_color[task] = mission.kind[2 * task], mission.color[2 * task]
+            env.target_is_plural |= (mission.plural >> (2 * task) & 1) << task
 
 
 @helper
-def is_valid(grid: Any, world: Any, plan: Any, mission: Any, unblocking: bool, stride: int) -> bool:
+def is_valid(grid: Any, env: Any, plan: Any, mission: Any, unblocking: bool, stride: int) -> bool:
     """`RoomGridLevel.validate_instrs`, after `mark`."""
     for task in range(MAX_TASKS):
-        if world.task[task] == PUT_NEXT and not is_apart(grid, plan, task, stride):
+        if env.task[task] == PUT_NEXT and not is_apart(grid, plan, task, stride):
             return False
     if unblocking:
         for i in range(plan.num_things):
@@ -208,7 +204,7 @@ def is_apart(grid: Any, plan: Any, task: int, stride: int) -> bool:
 def in_words(tasks: list[int], in_sequence: int, mission: Any) -> str:
     """A mission in minigrid's words: "the" where one object is meant, "a" where several are.
 
-    `tasks` and `in_sequence` are those of a world's record, `mission` is a MISSION record as a tuple.
+    `tasks` and `in_sequence` are those of an env's record, `mission` is a MISSION record as a tuple.
     """
     kinds, colors, places, plural, after = mission
 

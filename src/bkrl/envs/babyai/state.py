@@ -1,4 +1,4 @@
-"""The state of many worlds as arrays: a grid of packed cells and one record for each world.
+"""The state of many envs as arrays: a grid of packed cells and one record for each env.
 
 A cell is one integer that moves as a whole when its object moves:
 
@@ -50,7 +50,7 @@ FIRST: Final = 0
 SECOND: Final = 2
 """Where in `target_color`, `target_kind` and `target_is_plural` of a record the mission's two objects stand."""
 
-WORLD = np.dtype(
+ENV = np.dtype(
     [
         # PCG64 (see `pcg64`)
         ("rng_high", np.uint64),
@@ -116,9 +116,9 @@ def cell_at(grid: Any, at: int) -> int:
 
 
 @helper
-def is_target(world: Any, cell: int, target: int) -> bool:
+def is_target(env: Any, cell: int, target: int) -> bool:
     """Whether a cell holds what the mission calls its first or second object."""
-    return kind_of(cell) == world.target_kind[target] and color_of(cell) == world.target_color[target]
+    return kind_of(cell) == env.target_kind[target] and color_of(cell) == env.target_color[target]
 
 
 @helper

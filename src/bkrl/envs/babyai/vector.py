@@ -1,4 +1,4 @@
-"""The native vector environment of BabyAI and MiniGrid worlds."""
+"""The native vector environment of BabyAI and MiniGrid envs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import ACTION_NAMES, DONE, OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.glam import GlamLevel
-from bkrl.envs.family import World
-from bkrl.envs.vector import Moved, WorldVectorEnv
+from bkrl.envs.family import EnvSpec
+from bkrl.envs.vector import BaseVectorEnv, Moved
 
 
-class BabyAIVectorEnv(WorldVectorEnv):
-    """N worlds on the native engine, equal step for step to as many `ReferenceBabyAI`; see `WorldVectorEnv`.
+class BabyAIVectorEnv(BaseVectorEnv):
+    """N envs on the native engine, equal step for step to as many `ReferenceBabyAI`; see `BaseVectorEnv`.
 
     Args:
-        world: the facts of the id.
+        env_spec: the facts of the id.
         num_envs: N.
-        threads: threads to step with; more than one pays from a few hundred worlds on.
-        max_steps: the world's own step limit, by which the reward shrinks too; None: the level's.
+        threads: threads to step with; more than one pays from a few hundred envs on.
+        max_steps: the env's own step limit, by which the reward shrinks too; None: the level's.
         glam: the level where it is one of `glam`, with the caller's options; infos then have `task_kind`.
-        kwargs: see `WorldVectorEnv`.
+        kwargs: see `BaseVectorEnv`.
     """
 
     def __init__(
         self,
-        world: World,
+        env_spec: EnvSpec,
         num_envs: int,
         *,
         threads: int = 1,
@@ -40,9 +40,9 @@ class BabyAIVectorEnv(WorldVectorEnv):
         **kwargs: Any,
     ) -> None:
         if max_steps is not None:
-            world = replace(world, max_steps=max_steps)
-        super().__init__(world, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
-        self.engine = Engine(world.env_id, num_envs, threads, max_steps, glam)
+            env_spec = replace(env_spec, max_steps=max_steps)
+        super().__init__(env_spec, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
+        self.engine = Engine(env_spec.env_id, num_envs, threads, max_steps, glam)
         self._kinds = self.engine.task_kinds()
         self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
 
@@ -56,7 +56,7 @@ class BabyAIVectorEnv(WorldVectorEnv):
         return self.engine.missions(which)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of world `index`, (H, W, 3) uint8."""
+        """A picture of env `index`, (H, W, 3) uint8."""
         self._check_begun("frame")
         return self.engine.frame(index)
 
@@ -76,7 +76,7 @@ class BabyAIVectorEnv(WorldVectorEnv):
         self._kinds = self.engine.task_kinds()
 
     def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
-        if len(self.world.action_names) > len(ACTION_NAMES):
+        if len(self.env_spec.action_names) > len(ACTION_NAMES):
             actions = np.minimum(actions, DONE)
         shown, rewards, terminated, truncated, success = self.engine.step(actions, idle)
         return shown.reshape(self._looks.shape), rewards, terminated, truncated, success
@@ -86,10 +86,10 @@ class BabyAIVectorEnv(WorldVectorEnv):
         return views.copy() if which is ... else views
 
     def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"][which], self.engine.worlds["steps"][which]
+        return self.engine.envs["episode_return"][which], self.engine.envs["steps"][which]
 
     def _exact(self, index: int, reward: float) -> float:
-        return float(self.engine.worlds["episode_return"][index])  # only an episode's last step pays
+        return float(self.engine.envs["episode_return"][index])  # only an episode's last step pays
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return self.engine.snapshot()

@@ -44,24 +44,24 @@ _SPREAD: Final = _spread_of_light()
 
 
 @helper
-def observe(grid: Any, world: Any, stride: int, out: Any) -> None:
-    """Write the view of one world. `out`: (147,) uint8, the (7, 7, 3) view [x, y, (type, colour, state)] laid flat."""
-    forward = ahead(world.heading, stride)
-    right = ahead((world.heading + 1) % 4, stride)
+def observe(grid: Any, env: Any, stride: int, out: Any) -> None:
+    """Write the view of one env. `out`: (147,) uint8, the (7, 7, 3) view [x, y, (type, colour, state)] laid flat."""
+    forward = ahead(env.heading, stride)
+    right = ahead((env.heading + 1) % 4, stride)
     lit: Any = 1 << AGENT_X
     for y in range(AGENT_Y, -1, -1):
-        leftmost = world.agent + forward * (AGENT_Y - y) - right * AGENT_X
+        leftmost = env.agent + forward * (AGENT_Y - y) - right * AGENT_X
         hiding = 0
         for x in range(VIEW):
             if hides(cell_at(grid, leftmost + right * x)):
                 hiding |= 1 << x
         spread = np.int64(_SPREAD[lit << VIEW | hiding])
-        seen = _ROW if world.see_through else spread & _ROW
+        seen = _ROW if env.see_through else spread & _ROW
         for x in range(VIEW):
             cell = cell_at(grid, leftmost + right * x) if (seen >> x) & 1 else UNSEEN
             _show(cell, out, x * _COLUMN_BYTES + y * _CELL_BYTES)
         lit = spread >> VIEW
-    in_hand = EMPTY if world.carrying == NOTHING_CARRIED else world.carrying
+    in_hand = EMPTY if env.carrying == NOTHING_CARRIED else env.carrying
     _show(in_hand, out, AGENT_X * _COLUMN_BYTES + AGENT_Y * _CELL_BYTES)
 
 

@@ -1,8 +1,8 @@
-"""Crafter: an open-ended survival world with a tech tree, under its original and its text-world rules.
+"""Crafter: an open-ended survival env with a tech tree, under its original and its text rules.
 
-`rules` holds the rules as data, `layout` the symbolic observation, `captions` its sentences, `reference` the worlds on
+`rules` holds the rules as data, `layout` the symbolic observation, `captions` its sentences, `reference` the envs on
 PyPI crafter. The engine: `state`, `worldgen` (on `noise` and `mt19937`), `player`, `creatures`, `balance`, `render`;
-`kernels` loops over worlds, `vector` is what Gymnasium sees. ELLM's typed-verb Crafter: `typed_actions`, `tasks`, and
+`kernels` loops over envs, `vector` is what Gymnasium sees. ELLM's typed-verb Crafter: `typed_actions`, `tasks`, and
 `sentences`, its wording of captions. `balrog` words them as that benchmark does.
 """
 
@@ -20,12 +20,12 @@ from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ITEMS, ORIGINAL, TYPED_ORIGINAL, Game
-from bkrl.envs.family import ClauseReader, Episodes, Family, Situations, World
+from bkrl.envs.family import ClauseReader, EnvSpec, Episodes, Family, Situations
 from bkrl.envs.symbols import Symbols
 
 if TYPE_CHECKING:
     from bkrl.envs.crafter.memory import SurvivalMemory
-    from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.envs.vector import BaseVectorEnv
 
 _ORIGINAL_RULES = "The original rules of PyPI crafter 1.8.3, with chunks kept in order of insertion."
 _TEXT_RULES = (
@@ -61,48 +61,51 @@ class Crafter(Family):
             "distance to"
         )
 
-    def worlds(self) -> list[World]:
+    def specs(self) -> list[EnvSpec]:
         """The Crafter ids."""
-        return [_world_of(env_id, game) for env_id, game in GAMES.items()]
+        return [_spec_of(env_id, game) for env_id, game in GAMES.items()]
 
-    def options(self, world: World) -> list[Setting]:
+    def options(self, env_spec: EnvSpec) -> list[Setting]:
         """The length of an episode; of typed tasks also what is said and paid of their sub-goals."""
         shown = "how sub-goals count: hidden | shown (the mission is the one at hand) | paid (each pays 1)"
-        own = [Setting(("subgoals",), str, Flag(shown), "hidden")] if self._has_subgoals(world) else []
-        return [*own, Setting(("length",), int, Flag("actions after which an episode is truncated"), world.max_steps)]
+        own = [Setting(("subgoals",), str, Flag(shown), "hidden")] if self._has_subgoals(env_spec) else []
+        return [
+            *own,
+            Setting(("length",), int, Flag("actions after which an episode is truncated"), env_spec.max_steps),
+        ]
 
-    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+    def changed(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
         from bkrl.envs.crafter.tasks import tracker_of
 
-        tracker_of(world.env_id, 1, options.get("subgoals", "hidden"))
+        tracker_of(env_spec.env_id, 1, options.get("subgoals", "hidden"))
         length = options.get("length")
-        return world if length is None else replace(world, max_steps=checked_length(length))
+        return env_spec if length is None else replace(env_spec, max_steps=checked_length(length))
 
-    def missions_vary(self, world: World, options: Mapping[str, Any]) -> bool:
+    def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """The mission of a typed task names the sub-goal at hand where these are not hidden."""
         return options.get("subgoals", "hidden") != "hidden"
 
-    def _has_subgoals(self, world: World) -> bool:
-        return GAMES[world.env_id].task not in ("", "survival")
+    def _has_subgoals(self, env_spec: EnvSpec) -> bool:
+        return GAMES[env_spec.env_id].task not in ("", "survival")
 
-    def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
-        """One world on PyPI crafter; options: see `reference.CrafterEnv`."""
+    def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
+        """One env on PyPI crafter; options: see `reference.CrafterEnv`."""
         from bkrl.envs.crafter.reference import CrafterEnv
 
-        return CrafterEnv(world, **options)
+        return CrafterEnv(env_spec, **options)
 
-    def make(self, world: World, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
-        """One world on the engine; options: observation, length, subgoals (see `vector.CrafterVectorEnv`)."""
+    def make(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
+        """One env on the engine; options: observation, length, subgoals (see `vector.CrafterVectorEnv`)."""
         from bkrl.envs.crafter.vector import CrafterVectorEnv
         from bkrl.envs.single import SingleEnv
 
-        return SingleEnv(CrafterVectorEnv(world, 1, **options), render_mode)
+        return SingleEnv(CrafterVectorEnv(env_spec, 1, **options), render_mode)
 
-    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
-        """N worlds on the engine; options: see `vector.CrafterVectorEnv`."""
+    def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> BaseVectorEnv:
+        """N envs on the engine; options: see `vector.CrafterVectorEnv`."""
         from bkrl.envs.crafter.vector import CrafterVectorEnv
 
-        return CrafterVectorEnv(world, num_envs, **episodes, **options)
+        return CrafterVectorEnv(env_spec, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """Captions of symbolic observations (B, 82): bkrl's ("en"), ELLM's text observation, or BALROG's."""
@@ -112,21 +115,21 @@ class Crafter(Family):
             return balrog.caption_batch(observations, language == "balrog-precise")
         return (sentences if language == "ellm" else captions).caption_batch(observations)
 
-    def situations(self, world: World) -> Situations | None:
-        """Of the typed worlds."""
+    def situations(self, env_spec: EnvSpec) -> Situations | None:
+        """Of the typed envs."""
         from bkrl.envs.crafter.situations import TypedSituations
 
-        rules = GAMES[world.env_id.partition("@")[0]].rules
+        rules = GAMES[env_spec.env_id.partition("@")[0]].rules
         return TypedSituations(rules) if rules.typed else None
 
-    def memory(self, world: World) -> SurvivalMemory | None:
-        """Achievements and cells; of typed worlds none."""
+    def memory(self, env_spec: EnvSpec) -> SurvivalMemory | None:
+        """Achievements and cells; of typed envs none."""
         from bkrl.envs.crafter.memory import SurvivalMemory
 
-        rules = GAMES[world.env_id].rules
+        rules = GAMES[env_spec.env_id].rules
         return None if rules.typed else SurvivalMemory(rules)
 
-    def relations(self, world: World) -> dict[str, tuple[str, str]]:
+    def relations(self, env_spec: EnvSpec) -> dict[str, tuple[str, str]]:
         ahead = f"np.array({list(layout.FACED_CELL)})[np.minimum(now[:, {layout.FACING}], 3)]"
         faced = ("tree", "water", "stone", "coal", "iron", "diamond", "table", "furnace", "cow", "zombie", "ripe_plant")
         found = {
@@ -168,7 +171,7 @@ class Crafter(Family):
 FAMILY = Crafter("crafter")
 
 
-def _world_of(env_id: str, game: Game) -> World:
+def _spec_of(env_id: str, game: Game) -> EnvSpec:
     if game.task:
         solved = f"The task '{game.task}' was done." if game.task != "survival" else "Never: each step alive pays."
     elif len(game.tasks) > 1:
@@ -181,4 +184,4 @@ def _world_of(env_id: str, game: Game) -> World:
         rules += " Doing the task pays 1 and ends the episode."
     elif not game.pays:
         rules += " Nothing is rewarded."
-    return World(env_id, "crafter", layout.OBS_SHAPE, game.rules.actions, game.max_steps, rules, solved)
+    return EnvSpec(env_id, "crafter", layout.OBS_SHAPE, game.rules.actions, game.max_steps, rules, solved)

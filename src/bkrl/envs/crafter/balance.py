@@ -36,81 +36,81 @@ _COW_DISTANCE: Final = 5
 
 
 @helper
-def balance(world: Any, objects: Any, daylight: float, counts: Any) -> None:
+def balance(env: Any, objects: Any, daylight: float, counts: Any) -> None:
     """Every chunk that ever held an object, in the order in which they first did. `counts` is room: `COUNTS_SHAPE`."""
     for i in range(CHUNKS):
         counts[i, COW] = counts[i, ZOMBIE] = counts[i, SKELETON] = 0
-    for row in range(THE_PLAYER + 1, world.objects_end):
+    for row in range(THE_PLAYER + 1, env.objects_end):
         thing = objects[row]
         kind = np.int64(thing.kind)
         if kind in (COW, ZOMBIE, SKELETON):
             counts[chunk_of(thing.x, thing.y), kind] += 1
-    for i in range(world.chunks_used):
-        chunk = np.int64(world.chunk_order[i])
+    for i in range(env.chunks_used):
+        chunk = np.int64(env.chunk_order[i])
         _balance_chunk(
-            world, objects, chunk, counts[chunk, COW], counts[chunk, ZOMBIE], counts[chunk, SKELETON], daylight
+            env, objects, chunk, counts[chunk, COW], counts[chunk, ZOMBIE], counts[chunk, SKELETON], daylight
         )
 
 
 @helper
 def _balance_chunk(
-    world: Any, objects: Any, chunk: Int, cows: Int, zombies: Int, skeletons: Int, daylight: float
+    env: Any, objects: Any, chunk: Int, cows: Int, zombies: Int, skeletons: Int, daylight: float
 ) -> None:
-    grass, path = np.int64(world.grass_cells[chunk]), np.int64(world.path_cells[chunk])
+    grass, path = np.int64(env.grass_cells[chunk]), np.int64(env.path_cells[chunk])
     most = 3.5 - 3 * daylight
     least = most if grass >= 50 else 0.0
-    if _wants_more(world, zombies, least, 0.3):
-        _spawn(world, objects, chunk, ZOMBIE, GRASS, grass, _ZOMBIE_SPAWN_DISTANCE, ZOMBIE_HEALTH)
-    elif _wants_fewer(world, zombies, most, 0.4):
-        _despawn(world, objects, chunk, ZOMBIE, zombies, _ZOMBIE_DESPAWN_DISTANCE)
-    if _wants_more(world, skeletons, 1.0 if path >= 6 else 0.0, 0.1):
-        _spawn(world, objects, chunk, SKELETON, PATH, path, _SKELETON_DISTANCE, SKELETON_HEALTH)
-    elif _wants_fewer(world, skeletons, 2.0, 0.1):
-        _despawn(world, objects, chunk, SKELETON, skeletons, _SKELETON_DISTANCE)
-    if _wants_more(world, cows, 1.0 if grass >= 30 else 0.0, 0.01):
-        _spawn(world, objects, chunk, COW, GRASS, grass, _COW_DISTANCE, COW_HEALTH)
-    elif _wants_fewer(world, cows, 1.5 + daylight, 0.1):
-        _despawn(world, objects, chunk, COW, cows, _COW_DISTANCE)
+    if _wants_more(env, zombies, least, 0.3):
+        _spawn(env, objects, chunk, ZOMBIE, GRASS, grass, _ZOMBIE_SPAWN_DISTANCE, ZOMBIE_HEALTH)
+    elif _wants_fewer(env, zombies, most, 0.4):
+        _despawn(env, objects, chunk, ZOMBIE, zombies, _ZOMBIE_DESPAWN_DISTANCE)
+    if _wants_more(env, skeletons, 1.0 if path >= 6 else 0.0, 0.1):
+        _spawn(env, objects, chunk, SKELETON, PATH, path, _SKELETON_DISTANCE, SKELETON_HEALTH)
+    elif _wants_fewer(env, skeletons, 2.0, 0.1):
+        _despawn(env, objects, chunk, SKELETON, skeletons, _SKELETON_DISTANCE)
+    if _wants_more(env, cows, 1.0 if grass >= 30 else 0.0, 0.01):
+        _spawn(env, objects, chunk, COW, GRASS, grass, _COW_DISTANCE, COW_HEALTH)
+    elif _wants_fewer(env, cows, 1.5 + daylight, 0.1):
+        _despawn(env, objects, chunk, COW, cows, _COW_DISTANCE)
 
 
 @helper
-def _wants_more(world: Any, count: Int, least: float, probability: float) -> bool:
-    return count < int(least) and uniform(world) < probability
+def _wants_more(env: Any, count: Int, least: float, probability: float) -> bool:
+    return count < int(least) and uniform(env) < probability
 
 
 @helper
-def _wants_fewer(world: Any, count: Int, most: float, probability: float) -> bool:
-    return count > int(most) and uniform(world) < probability
+def _wants_fewer(env: Any, count: Int, most: float, probability: float) -> bool:
+    return count > int(most) and uniform(env) < probability
 
 
 @helper
 def _spawn(
-    world: Any, objects: Any, chunk: Int, kind: Int, material: Int, space: Int, distance: Int, health: Int
+    env: Any, objects: Any, chunk: Int, kind: Int, material: Int, space: Int, distance: Int, health: Int
 ) -> None:
     """A new creature on a random cell of its material, if that is free and far enough from the player."""
-    choice = randint(world, space)
+    choice = randint(env, space)
     x0, y0 = (chunk // CHUNKS_A_SIDE) * CHUNK, (chunk % CHUNKS_A_SIDE) * CHUNK
     for x in range(x0, min(x0 + CHUNK, AREA)):
         for y in range(y0, min(y0 + CHUNK, AREA)):
-            if world.materials[x, y] == material:
+            if env.materials[x, y] == material:
                 if choice == 0:
                     player = objects[THE_PLAYER]
                     away = abs(np.int64(player.x) - x) + abs(np.int64(player.y) - y)
-                    if world.object_at[x, y] == 0 and away >= distance:
-                        add(world, objects, kind, x, y, health, 0)
+                    if env.object_at[x, y] == 0 and away >= distance:
+                        add(env, objects, kind, x, y, health, 0)
                     return
                 choice -= 1
 
 
 @helper
-def _despawn(world: Any, objects: Any, chunk: Int, kind: Int, count: Int, distance: Int) -> None:
+def _despawn(env: Any, objects: Any, chunk: Int, kind: Int, count: Int, distance: Int) -> None:
     """Take away one creature of the chunk, drawn in the order in which they came to it, if it is far enough."""
-    choice = randint(world, count)
+    choice = randint(env, count)
     last = np.int64(-1)
     row: Int = np.int64(0)
     for _ in range(choice + 1):
         earliest = np.int64(2**31)
-        for candidate in range(THE_PLAYER + 1, world.objects_end):
+        for candidate in range(THE_PLAYER + 1, env.objects_end):
             thing = objects[candidate]
             if (
                 thing.kind == kind
@@ -120,4 +120,4 @@ def _despawn(world: Any, objects: Any, chunk: Int, kind: Int, count: Int, distan
                 earliest, row = np.int64(thing.arrival), candidate
         last = earliest
     if distance_to_player(objects, row) >= distance:
-        remove(world, objects, row)
+        remove(env, objects, row)

@@ -204,7 +204,7 @@ def _check(observations: NDArray[np.uint8]) -> None:
     if observations.ndim != 2 or observations.shape[1] != layout.SIZE or observations.dtype != np.uint8:
         raise InputError(
             f"Crafter captions need symbolic observations (B, {layout.SIZE}) uint8, not "
-            f"{observations.shape} {observations.dtype}; make the world with observation='symbolic'."
+            f"{observations.shape} {observations.dtype}; make the env with observation='symbolic'."
         )
 
 

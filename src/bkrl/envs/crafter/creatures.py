@@ -49,19 +49,19 @@ _ARROW_DAMAGE: Final = 2
 
 
 @helper
-def creature_turn(world: Any, objects: Any, row: Int) -> None:
+def creature_turn(env: Any, objects: Any, row: Int) -> None:
     """`update` of the object in this row, which is not the player."""
     kind = np.int64(objects[row].kind)
     if kind == COW:
-        cow_turn(world, objects, row)
+        cow_turn(env, objects, row)
     elif kind == ZOMBIE:
-        zombie_turn(world, objects, row)
+        zombie_turn(env, objects, row)
     elif kind == SKELETON:
-        skeleton_turn(world, objects, row)
+        skeleton_turn(env, objects, row)
     elif kind == ARROW:
-        arrow_turn(world, objects, row)
+        arrow_turn(env, objects, row)
     elif kind == PLANT:
-        plant_turn(world, objects, row)
+        plant_turn(env, objects, row)
 
 
 @helper
@@ -81,110 +81,110 @@ def _toward_player(objects: Any, row: Int, long_axis: bool) -> tuple[Int, Int]:
 
 
 @helper
-def _wander(world: Any, objects: Any, row: Int) -> None:
+def _wander(env: Any, objects: Any, row: Int) -> None:
     """A step in a random direction, if it is free."""
-    direction = randint(world, 4)
-    move(world, objects, row, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], WALKABLE_SET)
+    direction = randint(env, 4)
+    move(env, objects, row, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], WALKABLE_SET)
 
 
 @helper
-def _remove_if_dead(world: Any, objects: Any, row: Int) -> None:
+def _remove_if_dead(env: Any, objects: Any, row: Int) -> None:
     if objects[row].health <= 0:
-        remove(world, objects, row)
+        remove(env, objects, row)
 
 
 @helper
-def cow_turn(world: Any, objects: Any, row: Int) -> None:
+def cow_turn(env: Any, objects: Any, row: Int) -> None:
     """Wander half of the time."""
-    _remove_if_dead(world, objects, row)
-    if uniform(world) < 0.5:
-        _wander(world, objects, row)
+    _remove_if_dead(env, objects, row)
+    if uniform(env) < 0.5:
+        _wander(env, objects, row)
 
 
 @helper
-def zombie_turn(world: Any, objects: Any, row: Int) -> None:
+def zombie_turn(env: Any, objects: Any, row: Int) -> None:
     """Come nearer when near, mostly; strike when adjacent, with a pause after each blow."""
     zombie = objects[row]
-    _remove_if_dead(world, objects, row)
-    if distance_to_player(objects, row) <= _ZOMBIE_SIGHT and uniform(world) < 0.9:
-        dx, dy = _toward_player(objects, row, uniform(world) < 0.8)
-        move(world, objects, row, dx, dy, WALKABLE_SET)
+    _remove_if_dead(env, objects, row)
+    if distance_to_player(objects, row) <= _ZOMBIE_SIGHT and uniform(env) < 0.9:
+        dx, dy = _toward_player(objects, row, uniform(env) < 0.8)
+        move(env, objects, row, dx, dy, WALKABLE_SET)
     else:
-        _wander(world, objects, row)
+        _wander(env, objects, row)
     if distance_to_player(objects, row) <= 1:
         if zombie.timer > 0:
             zombie.timer -= 1
         else:
-            hurt(world, objects, THE_PLAYER, _ZOMBIE_DAMAGE_ASLEEP if world.sleeping else _ZOMBIE_DAMAGE)
+            hurt(env, objects, THE_PLAYER, _ZOMBIE_DAMAGE_ASLEEP if env.sleeping else _ZOMBIE_DAMAGE)
             zombie.timer = _ZOMBIE_COOLDOWN
 
 
 @helper
-def skeleton_turn(world: Any, objects: Any, row: Int) -> None:
+def skeleton_turn(env: Any, objects: Any, row: Int) -> None:
     """Keep away when close, shoot when less close, come nearer when in sight, else wander now and then."""
     skeleton = objects[row]
-    _remove_if_dead(world, objects, row)
+    _remove_if_dead(env, objects, row)
     skeleton.timer = max(0, np.int64(skeleton.timer) - 1)
     distance = distance_to_player(objects, row)
     if distance <= _SKELETON_FLEES_WITHIN:
-        dx, dy = _toward_player(objects, row, uniform(world) < 0.6)
-        if move(world, objects, row, -dx, -dy, WALKABLE_SET):
+        dx, dy = _toward_player(objects, row, uniform(env) < 0.6)
+        if move(env, objects, row, -dx, -dy, WALKABLE_SET):
             return
-    if distance <= _SKELETON_SHOOTS_WITHIN and uniform(world) < 0.5:
-        _shoot(world, objects, row)
-    elif distance <= _SKELETON_SIGHT and uniform(world) < 0.3:
-        dx, dy = _toward_player(objects, row, uniform(world) < 0.6)
-        move(world, objects, row, dx, dy, WALKABLE_SET)
-    elif uniform(world) < 0.2:
-        _wander(world, objects, row)
+    if distance <= _SKELETON_SHOOTS_WITHIN and uniform(env) < 0.5:
+        _shoot(env, objects, row)
+    elif distance <= _SKELETON_SIGHT and uniform(env) < 0.3:
+        dx, dy = _toward_player(objects, row, uniform(env) < 0.6)
+        move(env, objects, row, dx, dy, WALKABLE_SET)
+    elif uniform(env) < 0.2:
+        _wander(env, objects, row)
 
 
 @helper
-def _shoot(world: Any, objects: Any, row: Int) -> None:
+def _shoot(env: Any, objects: Any, row: Int) -> None:
     """Loose an arrow towards the player, unless still reloading or blocked."""
     skeleton = objects[row]
     dx, dy = _toward_player(objects, row, True)
     if skeleton.timer > 0 or (dx == 0 and dy == 0):
         return
     x, y = skeleton.x + dx, skeleton.y + dy
-    if is_free(world, x, y, ARROW_WALKABLE_SET):
+    if is_free(env, x, y, ARROW_WALKABLE_SET):
         direction = np.int64(0)
         while DIRECTIONS[direction, 0] != dx or DIRECTIONS[direction, 1] != dy:
             direction += 1
-        add(world, objects, ARROW, x, y, 0, direction)
+        add(env, objects, ARROW, x, y, 0, direction)
         skeleton.timer = _SKELETON_RELOAD
 
 
 @helper
-def arrow_turn(world: Any, objects: Any, row: Int) -> None:
+def arrow_turn(env: Any, objects: Any, row: Int) -> None:
     """Fly on; hit what is in the way. Tables and furnaces break into path."""
     arrow = objects[row]
     direction = np.int64(arrow.timer)
     dx, dy = DIRECTIONS[direction, 0], DIRECTIONS[direction, 1]
     x, y = arrow.x + dx, arrow.y + dy
-    target = object_on(world, x, y)
+    target = object_on(env, x, y)
     if target != 0:
-        hurt(world, objects, target, _ARROW_DAMAGE)
-        remove(world, objects, row)
-    elif not move(world, objects, row, dx, dy, ARROW_WALKABLE_SET):
-        remove(world, objects, row)
-        if inside(x, y) and (world.materials[x, y] == TABLE or world.materials[x, y] == FURNACE):
-            set_material(world, x, y, PATH)
+        hurt(env, objects, target, _ARROW_DAMAGE)
+        remove(env, objects, row)
+    elif not move(env, objects, row, dx, dy, ARROW_WALKABLE_SET):
+        remove(env, objects, row)
+        if inside(x, y) and (env.materials[x, y] == TABLE or env.materials[x, y] == FURNACE):
+            set_material(env, x, y, PATH)
 
 
 @helper
-def plant_turn(world: Any, objects: Any, row: Int) -> None:
+def plant_turn(env: Any, objects: Any, row: Int) -> None:
     """Grow; be eaten by any creature that stands next to it."""
     plant = objects[row]
     if plant.timer <= RIPE_AGE:  # riper than ripe it cannot be, and 16 bits would run over
         plant.timer += 1
     for direction in range(4):
-        near = object_on(world, plant.x + DIRECTIONS[direction, 0], plant.y + DIRECTIONS[direction, 1])
+        near = object_on(env, plant.x + DIRECTIONS[direction, 0], plant.y + DIRECTIONS[direction, 1])
         kind = np.int64(objects[near].kind) if near != 0 else NOTHING
         if kind in (ZOMBIE, SKELETON, COW):
-            hurt(world, objects, row, 1)
+            hurt(env, objects, row, 1)
             break
-    _remove_if_dead(world, objects, row)
+    _remove_if_dead(env, objects, row)
 
 
 @helper

@@ -1,4 +1,4 @@
-"""N Crafter worlds as arrays: what the vector environment and the single one have in common."""
+"""N Crafter envs as arrays: what the vector environment and the single one have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bkrl.envs.crafter.balance import COUNTS_SHAPE
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.options import IMAGE_SHAPE, checked_length
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ITEMS, RuleSet
-from bkrl.envs.crafter.state import DIRECTIONS, FIRST_ROWS, OBJECT, THE_PLAYER, WORLD, rows_needed
+from bkrl.envs.crafter.state import DIRECTIONS, ENV, FIRST_ROWS, OBJECT, THE_PLAYER, rows_needed
 from bkrl.envs.crafter.textures import tiles
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID
 from bkrl.envs.crafter.worldgen import Column
@@ -38,7 +38,7 @@ class Switches(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Where the kernels write, N rows each. `table_ends` says how far each world's table of objects is filled."""
+    """Where the kernels write, N rows each. `table_ends` says how far each env's table of objects is filled."""
 
     symbolic: NDArray[np.uint8]
     images: NDArray[np.uint8]
@@ -82,14 +82,14 @@ def action_table(rules: RuleSet) -> NDArray[np.int64]:
 
 
 class Engine:
-    """N worlds of one id.
+    """N envs of one id.
 
     Args:
         env_id: a Crafter id.
         num_envs: N.
         observation: "symbolic", "image" or "both"; what is not asked for is not computed.
         length: actions after which an episode is truncated.
-        threads: worlds are split among this many threads.
+        threads: envs are split among this many threads.
     """
 
     def __init__(self, env_id: str, num_envs: int, observation: str, length: int, threads: int = 1) -> None:
@@ -105,7 +105,7 @@ class Engine:
             observation != "image",
             observation != "symbolic",
         )
-        self.worlds = np.zeros(num_envs, WORLD)
+        self.envs = np.zeros(num_envs, ENV)
         self.objects = np.zeros((num_envs, FIRST_ROWS), OBJECT)
         image = IMAGE_SHAPE if self.switches.picture else (1, 1, 1)
         self.out = Outputs(
@@ -120,25 +120,25 @@ class Engine:
             np.zeros(num_envs, np.int64),
         )
         self._moving = np.zeros(num_envs, bool)
-        self.begun = False  # has every world been reset at least once?
+        self.begun = False  # has every env been reset at least once?
         self.typed = bool(game.rules.typed)
         self._table = action_table(game.rules)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
         self._daylight = _daylight(self.length)
-        self._fingerprint = hashlib.sha256(repr((env_id, self.length, WORLD, OBJECT)).encode()).digest()
+        self._fingerprint = hashlib.sha256(repr((env_id, self.length, ENV, OBJECT)).encode()).digest()
         self._shares = Shares(num_envs, threads)
 
     def seed(self, index: int, seed: int) -> None:
-        """Count the episodes of world `index` from 1 again, with worlds of `seed`."""
-        self.worlds["seed"][index] = hash(seed)
-        self.worlds["episode"][index] = 0
+        """Count the episodes of env `index` from 1 again, with envs of `seed`."""
+        self.envs["seed"][index] = hash(seed)
+        self.envs["episode"][index] = 0
         self._lay_ready(index)
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
-        """Start the next episode in the chosen worlds (N,); each has a seed."""
+        """Start the next episode in the chosen envs (N,); each has a seed."""
         self._shares.run(
-            lambda start, stop: kernels.begin_worlds(
-                self.worlds,
+            lambda start, stop: kernels.begin_envs(
+                self.envs,
                 self.objects,
                 chosen,
                 self.switches,
@@ -156,15 +156,15 @@ class Engine:
             self._lay_ready(int(index))
 
     def step(self, actions: NDArray[np.int64], idle: NDArray[np.bool_] | None = None) -> None:
-        """One action, checked by the caller, in each world that does not idle."""
+        """One action, checked by the caller, in each env that does not idle."""
         missing = rows_needed(self.out.table_ends) - self.objects.shape[1]
         if missing > 0:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
             self.objects = np.concatenate([self.objects, more], axis=1)
         idle = self._moving if idle is None else idle
         self._shares.run(
-            lambda start, stop: kernels.step_worlds(
-                self.worlds,
+            lambda start, stop: kernels.step_envs(
+                self.envs,
                 self.objects,
                 self._table,
                 actions,
@@ -181,16 +181,16 @@ class Engine:
         self._draw(~idle)
 
     def picture(self, index: int) -> NDArray[np.uint8]:
-        """(64, 64, 3): the picture of a world as it stands. Nothing moves, the random stream included."""
+        """(64, 64, 3): the picture of an env as it stands. Nothing moves, the random stream included."""
         one, image = slice(index, index + 1), np.zeros((1, *IMAGE_SHAPE), np.uint8)
-        kernels.draw_worlds(self.worlds[one], self.objects[one], np.ones(1, bool), self._daylight, tiles(), image, 0, 1)
+        kernels.draw_envs(self.envs[one], self.objects[one], np.ones(1, bool), self._daylight, tiles(), image, 0, 1)
         return image[0]
 
     def semantic(self, index: int) -> NDArray[np.uint8]:
-        """(64, 64): crafter's map of a world, indexed [x, y]: materials, and the kind of object where one stands."""
-        world = self.worlds[index]
-        at = world["object_at"]
-        return np.where(at != 0, self.objects["kind"][index][at], world["materials"])
+        """(64, 64): crafter's map of an env, indexed [x, y]: materials, and the kind of object where one stands."""
+        env = self.envs[index]
+        at = env["object_at"]
+        return np.where(at != 0, self.objects["kind"][index][at], env["materials"])
 
     def player_position(self, index: int) -> NDArray[np.int64]:
         """(2,) x and y of the player."""
@@ -198,53 +198,48 @@ class Engine:
         return np.array([player["x"], player["y"]], np.int64)
 
     def around(self, index: int) -> list[str]:
-        """What lies on the eight cells around the one that the player of a world faces; less at the rim of the map."""
-        step = DIRECTIONS[self.worlds["facing"][index]]
+        """What lies on the eight cells around the one that the player of an env faces; less at the rim of the map."""
+        step = DIRECTIONS[self.envs["facing"][index]]
         x, y = (int(at) for at in self.player_position(index) + step)
         cells = self.semantic(index)[max(0, x - 1) : x + 2, max(0, y - 1) : y + 2].copy()
         cells[min(x, 1), min(y, 1)] = 0
         return [CELL_NAMES[cell] for cell in cells.ravel() if cell]
 
     def holds(self, index: int, item: str) -> bool:
-        """Whether the player of a world has an item."""
-        return bool(self.worlds["inventory"][index, ITEMS.index(item)] > 0)
+        """Whether the player of an env has an item."""
+        return bool(self.envs["inventory"][index, ITEMS.index(item)] > 0)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything the future depends on, as uint8 arrays; unused rows of the object tables are left out."""
-        used = max(1, int(self.worlds["objects_end"].max()))
+        used = max(1, int(self.envs["objects_end"].max()))
         return {
             "fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(),
-            "worlds": self.worlds.view(np.uint8).reshape(self.num_envs, -1).copy(),
+            "worlds": self.envs.view(np.uint8).reshape(self.num_envs, -1).copy(),
             "objects": self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : used * OBJECT.itemsize].copy(),
         }
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go back to a snapshot of the same id, length and N; InputError and nothing changed for any other."""
-        size = (self.num_envs, WORLD.itemsize)
+        size = (self.num_envs, ENV.itemsize)
         try:
-            fingerprint, worlds, objects = (np.asarray(state[key]) for key in ("fingerprint", "worlds", "objects"))
+            fingerprint, envs, objects = (np.asarray(state[key]) for key in ("fingerprint", "worlds", "objects"))
         except KeyError as missing:
             raise InputError(f"The snapshot lacks {missing}; take it with snapshot().") from None
         if fingerprint.astype(np.uint8).tobytes() != self._fingerprint:
             raise InputError(
-                "The snapshot is of another Crafter world, episode length or version of bkrl; take one of these."
+                "The snapshot is of another Crafter env, episode length or version of bkrl; take one of these."
             )
-        if (
-            worlds.shape != size
-            or len(objects) != self.num_envs
-            or worlds.dtype != np.uint8
-            or objects.dtype != np.uint8
-        ):
-            raise InputError(f"The snapshot is of {len(worlds)} worlds, not {self.num_envs}; restore it into as many.")
+        if envs.shape != size or len(objects) != self.num_envs or envs.dtype != np.uint8 or objects.dtype != np.uint8:
+            raise InputError(f"The snapshot is of {len(envs)} envs, not {self.num_envs}; restore it into as many.")
         if objects.ndim != 2 or objects.shape[1] % OBJECT.itemsize:
             raise InputError("The snapshot's table of objects is damaged; take it again with snapshot().")
-        self.worlds = worlds.copy().view(WORLD).reshape(self.num_envs)
+        self.envs = envs.copy().view(ENV).reshape(self.num_envs)
         rows = max(FIRST_ROWS, objects.shape[1] // OBJECT.itemsize)
         self.objects = np.zeros((self.num_envs, rows), OBJECT)
         self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects
-        self.out.table_ends[:] = self.worlds["objects_end"]
-        self.begun = bool((self.worlds["episode"] > 0).all())
-        kernels.observe_worlds(self.worlds, self.objects, self._daylight, self.out.symbolic, 0, self.num_envs)
+        self.out.table_ends[:] = self.envs["objects_end"]
+        self.begun = bool((self.envs["episode"] > 0).all())
+        kernels.observe_envs(self.envs, self.objects, self._daylight, self.out.symbolic, 0, self.num_envs)
         self._draw(np.ones(self.num_envs, bool))
 
     def close(self) -> None:
@@ -252,12 +247,12 @@ class Engine:
         self._shares.close()
 
     def _lay_ready(self, index: int) -> None:
-        world = self.worlds[index]
-        world["next_seed"] = world_seed(int(world["seed"]), int(world["episode"]) + 1)
+        env = self.envs[index]
+        env["next_seed"] = world_seed(int(env["seed"]), int(env["episode"]) + 1)
 
     def _draw(self, chosen: NDArray[np.bool_]) -> None:
-        """The pictures of the chosen worlds (N,), if pictures are asked for."""
+        """The pictures of the chosen envs (N,), if pictures are asked for."""
         if self.switches.picture:
             self._shares.run(
-                kernels.draw_worlds, self.worlds, self.objects, chosen, self._daylight, tiles(), self.out.images
+                kernels.draw_envs, self.envs, self.objects, chosen, self._daylight, tiles(), self.out.images
             )

@@ -1,7 +1,7 @@
 """NumPy's `RandomState` in machine code: the MT19937 stream and the three methods Crafter calls.
 
 Matsumoto & Nishimura (1998), with the conventions of numpy's legacy generator: doubles of 53 bits from two words, and
-`randint` by masked rejection. A world keeps its 624 words in `world.mt` and its place among them in `world.mt_pos`.
+`randint` by masked rejection. An env keeps its 624 words in `env.mt` and its place among them in `env.mt_pos`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _MATRIX: Final = np.uint32(0x9908B0DF)
 
 
 @helper
-def seed_stream(world: Any, seed: Int) -> None:
+def seed_stream(env: Any, seed: Int) -> None:
     """`RandomState(seed)` for 0 <= seed < 2**32."""
-    mt = world.mt
+    mt = env.mt
     word = np.uint32(seed)
     mt[0] = word
     for i in range(1, WORDS):
         word = np.uint32(np.uint64(1812433253) * np.uint64(word ^ (word >> np.uint32(30))) + np.uint64(i))
         mt[i] = word
-    world.mt_pos = WORDS
+    env.mt_pos = WORDS
 
 
 @helper
@@ -57,13 +57,13 @@ def _tempered(word: Int) -> Int:
 
 
 @helper
-def next_word(world: Any) -> Int:
+def next_word(env: Any) -> Int:
     """32 random bits."""
-    if world.mt_pos == WORDS:
-        _twist(world.mt)
-        world.mt_pos = 0
-    word = _tempered(world.mt[world.mt_pos])
-    world.mt_pos += 1
+    if env.mt_pos == WORDS:
+        _twist(env.mt)
+        env.mt_pos = 0
+    word = _tempered(env.mt[env.mt_pos])
+    env.mt_pos += 1
     return word
 
 
@@ -74,30 +74,30 @@ def _double(first: Int, second: Int) -> float:
 
 
 @helper
-def uniform(world: Any) -> float:
+def uniform(env: Any) -> float:
     """`RandomState.uniform()`: a double in [0, 1)."""
-    first = next_word(world)
-    return _double(first, next_word(world))
+    first = next_word(env)
+    return _double(first, next_word(env))
 
 
 @helper
-def uniforms(world: Any, out: Any) -> None:
+def uniforms(env: Any, out: Any) -> None:
     """`RandomState.uniform(size=len(out))`; as one `uniform` after the other, by vector instructions."""
     words = np.empty(2 * len(out), np.uint32)
     done: Int = 0
     while done < len(words):
-        if world.mt_pos == WORDS:
-            _twist(world.mt)
-            world.mt_pos = 0
-        start = np.int64(world.mt_pos)
+        if env.mt_pos == WORDS:
+            _twist(env.mt)
+            env.mt_pos = 0
+        start = np.int64(env.mt_pos)
         block = min(WORDS - start, len(words) - done)
         for k in range(block):
-            y = world.mt[np.uint64(start + k)]
+            y = env.mt[np.uint64(start + k)]
             y ^= y >> np.uint32(11)
             y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
             y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
             words[np.uint64(done + k)] = y ^ (y >> np.uint32(18))
-        world.mt_pos += block
+        env.mt_pos += block
         done += block
     for k in range(len(out)):
         high, low = np.int32(words[2 * k] >> np.uint32(5)), np.int32(words[2 * k + 1] >> np.uint32(6))
@@ -105,7 +105,7 @@ def uniforms(world: Any, out: Any) -> None:
 
 
 @helper
-def randint(world: Any, stop: Int) -> Int:
+def randint(env: Any, stop: Int) -> Int:
     """`RandomState.randint(0, stop)` for 1 <= stop <= 2**32 - 1; draws nothing when stop is 1."""
     largest = np.uint32(stop - 1)
     if largest == 0:
@@ -117,16 +117,16 @@ def randint(world: Any, stop: Int) -> Int:
     mask |= mask >> np.uint32(8)
     mask |= mask >> np.uint32(16)
     while True:
-        value = next_word(world) & mask
+        value = next_word(env) & mask
         if value <= largest:
             return np.int64(value)
 
 
 @helper
-def skip_words(world: Any, count: Int) -> None:
+def skip_words(env: Any, count: Int) -> None:
     """Move on by `count` words without looking at them: exactly the stream after that many `next_word`s."""
-    position = world.mt_pos + count
+    position = env.mt_pos + count
     while position > WORDS:
-        _twist(world.mt)
+        _twist(env.mt)
         position -= WORDS
-    world.mt_pos = position
+    env.mt_pos = position

@@ -6,7 +6,7 @@ here is that of the `opensimplex` package. A lattice point (i, j, k) relative to
 (dx - i, dy - j, dz - k), each less (i + j + k) / 3.
 
 Which two extra points belong to a place is looked up in `_EXTRA`, and points out of reach count as 0: a branch would be
-mispredicted half of the time, and making a world is almost nothing but this noise.
+mispredicted half of the time, and making an env is almost nothing but this noise.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ _INCREMENT: Final = np.uint64(1442695040888963407)
 
 
 @helper
-def seed_noise(world: Any, seed: Int) -> None:
-    """`OpenSimplex(seed)`: fill the world's `permutation` and the index of the gradient of each of its entries."""
-    source = world.gradient  # numbers not taken yet, below those that are done
+def seed_noise(env: Any, seed: Int) -> None:
+    """`OpenSimplex(seed)`: fill the env's `permutation` and the index of the gradient of each of its entries."""
+    source = env.gradient  # numbers not taken yet, below those that are done
     for i in range(256):
         source[i] = i
     state = np.uint64(seed)
@@ -109,28 +109,28 @@ def seed_noise(world: Any, seed: Int) -> None:
         r = (np.int64(state) + 31) % (i + 1)  # the sign of the divisor, as in Python
         taken = source[r]
         source[r] = source[i]
-        world.permutation[i] = taken
-        world.gradient[i] = taken % len(_GRADIENTS)
+        env.permutation[i] = taken
+        env.gradient[i] = taken % len(_GRADIENTS)
 
 
 @helper
-def _point(world: Any, xb: Int, yb: Int, zb: Int, dx: float, dy: float, dz: float, i: Int, j: Int, k: Int) -> float:
+def _point(env: Any, xb: Int, yb: Int, zb: Int, dx: float, dy: float, dz: float, i: Int, j: Int, k: Int) -> float:
     """Contribution of lattice point (i, j, k) of the cell at (xb, yb, zb)."""
     squish = (i + j + k) * _SQUISH
-    return _pull(world, xb + i, yb + j, zb + k, dx - i - squish, dy - j - squish, dz - k - squish)
+    return _pull(env, xb + i, yb + j, zb + k, dx - i - squish, dy - j - squish, dz - k - squish)
 
 
 @helper
-def _pull(world: Any, x: Int, y: Int, z: Int, ddx: float, ddy: float, ddz: float) -> float:
+def _pull(env: Any, x: Int, y: Int, z: Int, ddx: float, ddy: float, ddz: float) -> float:
     """Contribution of the lattice point (x, y, z), of which the place lies at (ddx, ddy, ddz)."""
     attn = max(2 - ddx * ddx - ddy * ddy - ddz * ddz, 0.0)
-    g = world.gradient[(world.permutation[(world.permutation[x & 255] + y) & 255] + z) & 255]
+    g = env.gradient[(env.permutation[(env.permutation[x & 255] + y) & 255] + z) & 255]
     attn *= attn
     return attn * attn * (_GRADIENTS[g, 0] * ddx + _GRADIENTS[g, 1] * ddy + _GRADIENTS[g, 2] * ddz)
 
 
 @helper
-def noise3(world: Any, x: float, y: float, z: float) -> float:
+def noise3(env: Any, x: float, y: float, z: float) -> float:
     """Noise at (x, y, z); never beyond ±`LARGEST`."""
     stretch = (x + y + z) * _STRETCH
     xs, ys, zs = x + stretch, y + stretch, z + stretch
@@ -150,10 +150,10 @@ def noise3(world: Any, x: float, y: float, z: float) -> float:
         b, b_score = (4, zin) if z_over_y else (2, yin)
         yes = 1 - inside > min(a_score, b_score)
         also = b_score > a_score
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 0, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 0, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 1, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 0, 1)
     elif inside >= 2:
         part = _HIGH
         z_under_x = (xin > yin) & (zin < xin)
@@ -162,10 +162,10 @@ def noise3(world: Any, x: float, y: float, z: float) -> float:
         b, b_score = (3, zin) if z_under_y else (5, yin)
         yes = 3 - inside < max(a_score, b_score)
         also = b_score < a_score
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 1, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 0, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 1, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 1, 1)
     else:  # of three pairs of opposite points, which two points are nearest?
         part = _MIDDLE
         a_score, b_score, c_score = xin + yin - 1, xin + zin - 1, yin + zin - 1
@@ -176,14 +176,14 @@ def noise3(world: Any, x: float, y: float, z: float) -> float:
         c_for_b = (a_score > b_score) & (b_score < c_score)
         a, yes = (c, c_far) if c_for_a else (a, yes)
         b, also = (c, c_far) if c_for_b else (b, also)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 0, 1)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 1, 0)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 1, 0, 1)
-        value += _point(world, xb, yb, zb, dx, dy, dz, 0, 1, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 0, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 1, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 0, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 1, 0)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 1, 0, 1)
+        value += _point(env, xb, yb, zb, dx, dy, dz, 0, 1, 1)
     e = _EXTRA[part, int(yes), int(also), a, b]
     r = _EXTRA_REAL[part, int(yes), int(also), a, b]
-    value += _pull(world, xb + e[0], yb + e[1], zb + e[2], dx - r[0] - r[6], dy - r[1] - r[6], dz - r[2] - r[6])
-    value += _pull(world, xb + e[3], yb + e[4], zb + e[5], dx - r[3] - r[7], dy - r[4] - r[7], dz - r[5] - r[7])
+    value += _pull(env, xb + e[0], yb + e[1], zb + e[2], dx - r[0] - r[6], dy - r[1] - r[6], dz - r[2] - r[6])
+    value += _pull(env, xb + e[3], yb + e[4], zb + e[5], dx - r[3] - r[7], dy - r[4] - r[7], dz - r[5] - r[7])
     return value / _NORM

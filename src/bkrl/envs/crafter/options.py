@@ -1,4 +1,4 @@
-"""What can be asked of a Crafter world when it is made; one place for both backends."""
+"""What can be asked of a Crafter env when it is made; one place for both backends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAME_SCALE: Final = 4
 
 
 def observation_space(observation: str) -> spaces.Space[Any]:
-    """The space of one world's observation; UsageError for an unknown kind."""
+    """The space of one env's observation; UsageError for an unknown kind."""
     symbolic = spaces.Box(0, 255, layout.OBS_SHAPE, np.uint8)
     image = spaces.Box(0, 255, IMAGE_SHAPE, np.uint8)
     if observation == "symbolic":

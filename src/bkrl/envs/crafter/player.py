@@ -104,11 +104,11 @@ _HARMED_AFTER: Final = -15
 
 
 @helper
-def player_turn(world: Any, objects: Any, action: Any, rules: Any) -> tuple[bool, bool]:
+def player_turn(env: Any, objects: Any, action: Any, rules: Any) -> tuple[bool, bool]:
     """`Player.update`: act, then live for one step.
 
     Args:
-        world, objects: see `state`.
+        env, objects: see `state`.
         action: a row of `engine.action_table`.
         rules: an `engine.Switches`.
 
@@ -117,234 +117,234 @@ def player_turn(world: Any, objects: Any, action: Any, rules: Any) -> tuple[bool
         permissive rule of typed actions (`action_success`).
     """
     player = objects[THE_PLAYER]
-    facing = np.int64(world.facing)
+    facing = np.int64(env.facing)
     target_x = player.x + DIRECTIONS[facing, 0]
     target_y = player.y + DIRECTIONS[facing, 1]
     asked: Int = action[0]
     verb: Int = asked
     done = False
-    permitted = _is_named(world, objects, action, target_x, target_y)
-    if world.sleeping:
-        if world.inventory[ENERGY] < MAX_ITEM:
+    permitted = _is_named(env, objects, action, target_x, target_y)
+    if env.sleeping:
+        if env.inventory[ENERGY] < MAX_ITEM:
             verb = _SLEEP
         else:
-            world.sleeping = 0
-            world.achievements[_WAKE_UP] += 1
+            env.sleeping = 0
+            env.achievements[_WAKE_UP] += 1
     if verb == _NOOP:
         done = action[1] == NOTHING
     elif verb <= _MOVE_DOWN:
-        done = _walk(world, objects, verb - _MOVE_LEFT)
+        done = _walk(env, objects, verb - _MOVE_LEFT)
     elif verb == _DO:
-        done = _do(world, objects, action[1], target_x, target_y, rules)
+        done = _do(env, objects, action[1], target_x, target_y, rules)
     elif verb == _SLEEP:
-        if world.inventory[ENERGY] < MAX_ITEM:
-            world.sleeping = 1
+        if env.inventory[ENERGY] < MAX_ITEM:
+            env.sleeping = 1
             done = True
     elif verb < _FIRST_MAKE:
-        done = _place(world, objects, verb - _FIRST_PLACE, target_x, target_y, rules.table_wood)
+        done = _place(env, objects, verb - _FIRST_PLACE, target_x, target_y, rules.table_wood)
     else:
-        done = _make(world, objects, verb - _FIRST_MAKE)
+        done = _make(env, objects, verb - _FIRST_MAKE)
     done = done and verb == asked
     permitted = done or (permitted and verb == asked)
-    _live(world)
-    _heal_or_suffer(world)
+    _live(env)
+    _heal_or_suffer(env)
     for item in range(len(ITEMS)):
-        world.inventory[item] = max(0, min(np.int64(world.inventory[item]), MAX_ITEM))
-    _wake_up_when_hurt(world)
+        env.inventory[item] = max(0, min(np.int64(env.inventory[item]), MAX_ITEM))
+    _wake_up_when_hurt(env)
     return done, permitted
 
 
 @helper
-def _is_named(world: Any, objects: Any, action: Any, x: Int, y: Int) -> bool:
+def _is_named(env: Any, objects: Any, action: Any, x: Int, y: Int) -> bool:
     """Is the noun of a typed action faced, as a creature or as a material, or held?"""
     cell: Int = action[2]
     item: Int = action[3]
-    if item != _NO_RULE and world.inventory[item] > 0:
+    if item != _NO_RULE and env.inventory[item] > 0:
         return True
     if cell == NOTHING or not inside(x, y):
         return False
-    row = object_on(world, x, y)
-    return bool(world.materials[x, y] == cell or (row != 0 and objects[row].kind == cell))
+    row = object_on(env, x, y)
+    return bool(env.materials[x, y] == cell or (row != 0 and objects[row].kind == cell))
 
 
 @helper
-def _walk(world: Any, objects: Any, direction: Int) -> bool:
+def _walk(env: Any, objects: Any, direction: Int) -> bool:
     """`_move`: turn, step if the cell is free, and die in lava. Returns whether the player moved."""
-    world.facing = direction
-    moved = move(world, objects, THE_PLAYER, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], PLAYER_WALKABLE_SET)
+    env.facing = direction
+    moved = move(env, objects, THE_PLAYER, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], PLAYER_WALKABLE_SET)
     player = objects[THE_PLAYER]
-    if world.materials[player.x, player.y] == LAVA:
-        world.inventory[HEALTH] = 0
+    if env.materials[player.x, player.y] == LAVA:
+        env.inventory[HEALTH] = 0
     return bool(moved)
 
 
 @helper
-def _do(world: Any, objects: Any, target: Int, x: Int, y: Int, rules: Any) -> bool:
+def _do(env: Any, objects: Any, target: Int, x: Int, y: Int, rules: Any) -> bool:
     """`do` to what is faced. A typed action has a target: a creature, or a material whatever stands on it."""
-    row = object_on(world, x, y)
+    row = object_on(env, x, y)
     if target == NOTHING:
         if row != 0:
-            return bool(_do_object(world, objects, row, rules.base_damage))
-        return bool(inside(x, y) and _do_material(world, x, y, rules.full_item_fails))
+            return bool(_do_object(env, objects, row, rules.base_damage))
+        return bool(inside(x, y) and _do_material(env, x, y, rules.full_item_fails))
     if target > PLAYER:
-        return bool(row != 0 and objects[row].kind == target and _do_object(world, objects, row, rules.base_damage))
-    if inside(x, y) and world.materials[x, y] == target:
-        return bool(_do_material(world, x, y, rules.full_item_fails))
+        return bool(row != 0 and objects[row].kind == target and _do_object(env, objects, row, rules.base_damage))
+    if inside(x, y) and env.materials[x, y] == target:
+        return bool(_do_material(env, x, y, rules.full_item_fails))
     return False
 
 
 @helper
-def _damage(world: Any, base_damage: Int) -> Int:
+def _damage(env: Any, base_damage: Int) -> Int:
     """Damage of the best sword held."""
     damage = base_damage
-    if world.inventory[_WOOD_SWORD]:
+    if env.inventory[_WOOD_SWORD]:
         damage = max(damage, _WOOD_SWORD_DAMAGE)
-    if world.inventory[_STONE_SWORD]:
+    if env.inventory[_STONE_SWORD]:
         damage = max(damage, _STONE_SWORD_DAMAGE)
-    if world.inventory[_IRON_SWORD]:
+    if env.inventory[_IRON_SWORD]:
         damage = max(damage, _IRON_SWORD_DAMAGE)
     return damage
 
 
 @helper
-def _do_object(world: Any, objects: Any, row: Int, base_damage: Int) -> bool:
+def _do_object(env: Any, objects: Any, row: Int, base_damage: Int) -> bool:
     """Eat a ripe plant; strike a creature: True. What dies here is removed at its own turn."""
     thing = objects[row]
     kind = np.int64(thing.kind)
     if kind == PLANT:
         if thing.timer > RIPE_AGE:
             thing.timer = 0
-            world.inventory[FOOD] += _PLANT_FOOD
-            world.achievements[_EAT_PLANT] += 1
+            env.inventory[FOOD] += _PLANT_FOOD
+            env.achievements[_EAT_PLANT] += 1
             return True
     elif kind in (COW, ZOMBIE, SKELETON):
-        hurt(world, objects, row, _damage(world, base_damage))
+        hurt(env, objects, row, _damage(env, base_damage))
         if thing.health <= 0:
             if kind == COW:
-                world.inventory[FOOD] += _COW_FOOD
-                world.achievements[_EAT_COW] += 1
-                world.hunger = 0.0
+                env.inventory[FOOD] += _COW_FOOD
+                env.achievements[_EAT_COW] += 1
+                env.hunger = 0.0
             elif kind == ZOMBIE:
-                world.achievements[_DEFEAT_ZOMBIE] += 1
+                env.achievements[_DEFEAT_ZOMBIE] += 1
             else:
-                world.achievements[_DEFEAT_SKELETON] += 1
+                env.achievements[_DEFEAT_SKELETON] += 1
         return True
     return False
 
 
 @helper
-def _do_material(world: Any, x: Int, y: Int, full_item_fails: bool) -> bool:
+def _do_material(env: Any, x: Int, y: Int, full_item_fails: bool) -> bool:
     """Collect from the faced cell. A draw is made whether or not the yield is certain. Returns whether it yielded."""
-    material = np.int64(world.materials[x, y])
+    material = np.int64(env.materials[x, y])
     if material == WATER:
-        world.thirst = 0.0
+        env.thirst = 0.0
     item, tool = _COLLECT_ITEM[material], _COLLECT_TOOL[material]
-    if item == _NO_RULE or (tool != _NO_RULE and world.inventory[tool] < 1):
+    if item == _NO_RULE or (tool != _NO_RULE and env.inventory[tool] < 1):
         return False
-    set_material(world, x, y, _COLLECT_LEAVES[material])
+    set_material(env, x, y, _COLLECT_LEAVES[material])
     probability = SAPLING_PROBABILITY if material == GRASS else 1.0
-    if uniform(world) <= probability and not (full_item_fails and world.inventory[item] == MAX_ITEM):
-        world.inventory[item] += 1
-        world.achievements[_COLLECTED[item]] += 1
+    if uniform(env) <= probability and not (full_item_fails and env.inventory[item] == MAX_ITEM):
+        env.inventory[item] += 1
+        env.achievements[_COLLECTED[item]] += 1
         return True
     return False
 
 
 @helper
-def _pay(world: Any, uses: Any) -> bool:
+def _pay(env: Any, uses: Any) -> bool:
     """Take what something costs, if all of it is held."""
     for item in range(len(ITEMS)):
-        if world.inventory[item] < uses[item]:
+        if env.inventory[item] < uses[item]:
             return False
     for item in range(len(ITEMS)):
-        world.inventory[item] -= uses[item]
+        env.inventory[item] -= uses[item]
     return True
 
 
 @helper
-def _pay_wood(world: Any, amount: Int) -> bool:
+def _pay_wood(env: Any, amount: Int) -> bool:
     """Take the wood for a table, which is not the same in all rule sets, if it is held."""
-    if world.inventory[_WOOD] < amount:
+    if env.inventory[_WOOD] < amount:
         return False
-    world.inventory[_WOOD] -= amount
+    env.inventory[_WOOD] -= amount
     return True
 
 
 @helper
-def _place(world: Any, objects: Any, thing: Int, x: Int, y: Int, table_wood: Int) -> bool:
+def _place(env: Any, objects: Any, thing: Int, x: Int, y: Int, table_wood: Int) -> bool:
     """Put a stone, table, furnace or sapling on the faced cell. Returns whether it stands there now."""
-    if not inside(x, y) or world.object_at[x, y] != 0:
+    if not inside(x, y) or env.object_at[x, y] != 0:
         return False
-    if (_PLACE_ON[thing] >> np.int64(world.materials[x, y])) & 1 == 0:
+    if (_PLACE_ON[thing] >> np.int64(env.materials[x, y])) & 1 == 0:
         return False
-    if not (_pay_wood(world, table_wood) if thing == _TABLE else _pay(world, _PLACE_USES[thing])):
+    if not (_pay_wood(env, table_wood) if thing == _TABLE else _pay(env, _PLACE_USES[thing])):
         return False
     if _PLACE_PUTS[thing] == PLANT:
-        add(world, objects, PLANT, x, y, PLANT_HEALTH, 0)
+        add(env, objects, PLANT, x, y, PLANT_HEALTH, 0)
     else:
-        set_material(world, x, y, _PLACE_PUTS[thing])
-    world.achievements[_PLACED[thing]] += 1
+        set_material(env, x, y, _PLACE_PUTS[thing])
+    env.achievements[_PLACED[thing]] += 1
     return True
 
 
 @helper
-def _make(world: Any, objects: Any, tool: Int) -> bool:
+def _make(env: Any, objects: Any, tool: Int) -> bool:
     """Make a tool next to what it takes. At x = 0 and y = 0 crafter's look around comes back empty: nothing is made."""
     player = objects[THE_PLAYER]
     near: Int = NOTHING
     if player.x > 0 and player.y > 0:
         for x in range(player.x - 1, min(player.x + 2, AREA)):
             for y in range(player.y - 1, min(player.y + 2, AREA)):
-                near |= 1 << np.int64(world.materials[x, y])
-    if near & _MAKE_NEAR[tool] != _MAKE_NEAR[tool] or not _pay(world, _MAKE_USES[tool]):
+                near |= 1 << np.int64(env.materials[x, y])
+    if near & _MAKE_NEAR[tool] != _MAKE_NEAR[tool] or not _pay(env, _MAKE_USES[tool]):
         return False
-    world.inventory[_MAKE_GIVES[tool]] += 1
-    world.achievements[_MADE[tool]] += 1
+    env.inventory[_MAKE_GIVES[tool]] += 1
+    env.achievements[_MADE[tool]] += 1
     return True
 
 
 @helper
-def _live(world: Any) -> None:
+def _live(env: Any) -> None:
     """`_update_life_stats`: hunger, thirst and fatigue."""
-    pace = 0.5 if world.sleeping else 1.0
-    world.hunger += pace
-    if world.hunger > _HUNGRY_AFTER:
-        world.hunger = 0.0
-        world.inventory[FOOD] -= 1
-    world.thirst += pace
-    if world.thirst > _THIRSTY_AFTER:
-        world.thirst = 0.0
-        world.inventory[DRINK] -= 1
-    if world.sleeping:
-        world.fatigue = min(world.fatigue - 1, 0.0)
+    pace = 0.5 if env.sleeping else 1.0
+    env.hunger += pace
+    if env.hunger > _HUNGRY_AFTER:
+        env.hunger = 0.0
+        env.inventory[FOOD] -= 1
+    env.thirst += pace
+    if env.thirst > _THIRSTY_AFTER:
+        env.thirst = 0.0
+        env.inventory[DRINK] -= 1
+    if env.sleeping:
+        env.fatigue = min(env.fatigue - 1, 0.0)
     else:
-        world.fatigue += 1
-    if world.fatigue < _RESTED_AFTER:
-        world.fatigue = 0.0
-        world.inventory[ENERGY] += 1
-    if world.fatigue > _TIRED_AFTER:
-        world.fatigue = 0.0
-        world.inventory[ENERGY] -= 1
+        env.fatigue += 1
+    if env.fatigue < _RESTED_AFTER:
+        env.fatigue = 0.0
+        env.inventory[ENERGY] += 1
+    if env.fatigue > _TIRED_AFTER:
+        env.fatigue = 0.0
+        env.inventory[ENERGY] -= 1
 
 
 @helper
-def _heal_or_suffer(world: Any) -> None:
+def _heal_or_suffer(env: Any) -> None:
     """`_degen_or_regen_health`."""
-    inventory = world.inventory
-    if inventory[FOOD] > 0 and inventory[DRINK] > 0 and (inventory[ENERGY] > 0 or world.sleeping):
-        world.recover += 2.0 if world.sleeping else 1.0
+    inventory = env.inventory
+    if inventory[FOOD] > 0 and inventory[DRINK] > 0 and (inventory[ENERGY] > 0 or env.sleeping):
+        env.recover += 2.0 if env.sleeping else 1.0
     else:
-        world.recover -= 0.5 if world.sleeping else 1.0
-    if world.recover > _HEALED_AFTER:
-        world.recover = 0.0
+        env.recover -= 0.5 if env.sleeping else 1.0
+    if env.recover > _HEALED_AFTER:
+        env.recover = 0.0
         inventory[HEALTH] = max(0, inventory[HEALTH] + 1)
-    if world.recover < _HARMED_AFTER:
-        world.recover = 0.0
+    if env.recover < _HARMED_AFTER:
+        env.recover = 0.0
         inventory[HEALTH] = max(0, inventory[HEALTH] - 1)
 
 
 @helper
-def _wake_up_when_hurt(world: Any) -> None:
-    if world.inventory[HEALTH] < world.health_felt:
-        world.sleeping = 0
-    world.health_felt = world.inventory[HEALTH]
+def _wake_up_when_hurt(env: Any) -> None:
+    if env.inventory[HEALTH] < env.health_felt:
+        env.sleeping = 0
+    env.health_felt = env.inventory[HEALTH]

@@ -1,12 +1,12 @@
-"""The Crafter worlds on PyPI crafter 1.8.3: slow, and the ground truth of the engine.
+"""The Crafter envs on PyPI crafter 1.8.3: slow, and the ground truth of the engine.
 
 PyPI crafter keeps the objects of a chunk in a `set`, which orders them by memory address; which zombie is despawned
 then differs between processes. Here the set is replaced by an insertion-ordered one and nothing else is changed, so
-that a seed means one trajectory. The world of episode e after `reset(seed=s)` is that of `crafter.Env(seed=s)` in its
+that a seed means one trajectory. The env of episode e after `reset(seed=s)` is that of `crafter.Env(seed=s)` in its
 e-th episode: MT19937 seeded with `hash((s, e)) % (2**31 - 1)`. Hashes of tuples of integers are the same in every
 process.
 
-Rendering at night draws from the world's random stream, so the picture is rendered at every step whatever is observed.
+Rendering at night draws from the env's random stream, so the picture is rendered at every step whatever is observed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_s
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, VERBS, RuleSet
 from bkrl.envs.crafter.tasks import tracker_of
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID
-from bkrl.envs.family import World
-from bkrl.envs.single import WorldEnv
+from bkrl.envs.family import EnvSpec
+from bkrl.envs.single import BaseEnv
 
 with kept_where_possible("opensimplex"):
     import crafter
@@ -167,7 +167,7 @@ class ReferenceGame(crafter.Env):
         self.rules = rules
 
     def reseed(self, seed: int) -> None:
-        """Count episodes from 1 again, with worlds of `seed`."""
+        """Count episodes from 1 again, with envs of `seed`."""
         self._seed, self._episode = seed, 0
 
     def reset(self) -> NDArray[np.uint8]:
@@ -203,35 +203,35 @@ class ReferenceGame(crafter.Env):
         return row
 
 
-class CrafterEnv(WorldEnv):
-    """One Crafter world.
+class CrafterEnv(BaseEnv):
+    """One Crafter env.
 
     Args:
-        world: the id's facts.
+        env_spec: the id's facts.
         observation: "symbolic" (82,), "image" (64, 64, 3), or "both": a dict with these two keys; all uint8.
         length: actions after which an episode is truncated; without it, the id's own limit.
         subgoals: for a typed task, one of `tasks.SUBGOALS`.
         render_mode: None or "rgb_array": the 64×64 picture, enlarged four times.
 
     `info` of every step: `success`, `inventory` and `achievements` (name → count), `player_pos` (x, y), `semantic`
-    (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death); in typed worlds
+    (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death); in typed envs
     `action_success` and `eval_success` too.
     """
 
     def __init__(
         self,
-        world: World,
+        env_spec: EnvSpec,
         observation: str = "symbolic",
         length: int | None = None,
         subgoals: str = "hidden",
         render_mode: str | None = "rgb_array",
     ) -> None:
-        super().__init__(world, observation_space(observation), render_mode)
+        super().__init__(env_spec, observation_space(observation), render_mode)
         self._observation = observation
-        self._rules = GAMES[world.env_id]
-        self._length = checked_length(world.max_steps if length is None else length)
+        self._rules = GAMES[env_spec.env_id]
+        self._length = checked_length(env_spec.max_steps if length is None else length)
         self._deeds = [action.deed for action in ACTION_SETS.get(self._rules.rules.typed, ())]
-        self._tracker = tracker_of(world.env_id, 1, subgoals)
+        self._tracker = tracker_of(env_spec.env_id, 1, subgoals)
         self.game = ReferenceGame(self._rules.rules, self._length)
         self._seeded = False
 

@@ -1,6 +1,6 @@
 """What the player sees: the 64×64 picture of `crafter/engine.py` (LocalView, ItemView), and the symbolic observation.
 
-The night's noise is drawn from the world's own random stream, one double for each pixel of the local view, at every
+The night's noise is drawn from the env's own random stream, one double for each pixel of the local view, at every
 step in the dark, looked at or not. `pass_picture` moves the stream on without drawing; it keeps the stream as it was
 before, so that the picture can still be drawn afterwards.
 """
@@ -60,7 +60,7 @@ _RIPE_SPRITE: Final = SPRITES.index("plant-ripe")
 
 
 @helper
-def observe(world: Any, objects: Any, daylight: float, observation: Any) -> None:
+def observe(env: Any, objects: Any, daylight: float, observation: Any) -> None:
     """Write the symbolic observation (82,), see `layout`."""
     player = objects[THE_PLAYER]
     left, top = np.int64(player.x) - VIEW_COLUMNS // 2, np.int64(player.y) - VIEW_ROWS // 2
@@ -69,56 +69,56 @@ def observe(world: Any, objects: Any, daylight: float, observation: Any) -> None
             x, y = left + column, top + row
             seen: Int = np.int64(0)
             if inside(x, y):
-                at = np.int64(world.object_at[x, y])
+                at = np.int64(env.object_at[x, y])
                 if at == 0:
-                    seen = np.int64(world.materials[x, y])
+                    seen = np.int64(env.materials[x, y])
                 elif is_ripe(objects[at]):
                     seen = RIPE_PLANT
                 else:
                     seen = np.int64(objects[at].kind)
             observation[row * VIEW_COLUMNS + column] = seen
-    observation[FACING] = world.facing
+    observation[FACING] = env.facing
     for item in range(len(ITEMS)):
-        observation[INVENTORY.start + item] = world.inventory[item]
-    observation[SLEEPING] = world.sleeping
+        observation[INVENTORY.start + item] = env.inventory[item]
+    observation[SLEEPING] = env.sleeping
     observation[DAYLIGHT] = np.uint8(255 * daylight)
 
 
 @helper
-def pass_picture(world: Any, daylight: float) -> None:
+def pass_picture(env: Any, daylight: float) -> None:
     """Move the random stream on as if the picture had been drawn."""
     if daylight < _DARK:
         for word in range(WORDS):
-            world.picture_mt[word] = world.mt[word]
-        world.picture_mt_pos = world.mt_pos
-        skip_words(world, _NOISE_WORDS)
+            env.picture_mt[word] = env.mt[word]
+        env.picture_mt_pos = env.mt_pos
+        skip_words(env, _NOISE_WORDS)
 
 
 @helper
-def picture_again(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
+def picture_again(env: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw the picture that `pass_picture` passed over; the stream comes out as it was."""
     if daylight < _DARK:
-        kept = world.mt.copy()
-        kept_pos = world.mt_pos
-        world.mt[:] = world.picture_mt
-        world.mt_pos = world.picture_mt_pos
-        draw_picture(world, objects, daylight, tiles, image)
-        world.mt[:] = kept
-        world.mt_pos = kept_pos
+        kept = env.mt.copy()
+        kept_pos = env.mt_pos
+        env.mt[:] = env.picture_mt
+        env.mt_pos = env.picture_mt_pos
+        draw_picture(env, objects, daylight, tiles, image)
+        env.mt[:] = kept
+        env.mt_pos = kept_pos
     else:
-        draw_picture(world, objects, daylight, tiles, image)
+        draw_picture(env, objects, daylight, tiles, image)
 
 
 @helper
-def draw_picture(world: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
+def draw_picture(env: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw (64, 64, 3), indexed [y, x]; the last row and column stay black."""
     pixels = image.reshape(image.size)
     if daylight < _DARK:
-        _draw_by_night(world, objects, daylight, tiles, pixels)
+        _draw_by_night(env, objects, daylight, tiles, pixels)
     else:
-        _draw_by_day(world, objects, daylight, tiles, pixels)
+        _draw_by_day(env, objects, daylight, tiles, pixels)
     for item in range(len(ITEMS)):
-        field = (item * (MAX_ITEM + 1) + world.inventory[item]) * _TILE
+        field = (item * (MAX_ITEM + 1) + env.inventory[item]) * _TILE
         _blit(tiles.fields, field, pixels, (VIEW_ROWS + item // VIEW_COLUMNS) * UNIT, item % VIEW_COLUMNS * UNIT)
     for y in range(_IMAGE_SIDE):  # the rim, and what is right of the last item
         right = 3 * _VIEW_WIDTH if y < _LAST_FIELDS else _ITEMS_RIGHT if y < _IMAGE_SIDE - 1 else 0
@@ -138,7 +138,7 @@ def _blit(source: Any, start: Int, pixels: Any, top: Int, left: Int) -> None:
 
 
 @helper
-def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, pixels: Any) -> None:
+def _draw_by_day(env: Any, objects: Any, daylight: float, tiles: Any, pixels: Any) -> None:
     """The local view without noise: cells that look the same are worked out once and copied."""
     player = objects[THE_PLAYER]
     tile_of = np.full(len(SPRITES) * len(CELL_NAMES), -1)
@@ -148,7 +148,7 @@ def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, pixels: 
     for row in range(VIEW_ROWS):
         for column in range(VIEW_COLUMNS):
             x, y = player.x + column - VIEW_COLUMNS // 2, player.y + row - VIEW_ROWS // 2
-            sprite, material = _tile_at(world, objects, x, y)
+            sprite, material = _tile_at(env, objects, x, y)
             look = sprite * len(CELL_NAMES) + material
             if tile_of[look] < 0:
                 tile_of[look] = count
@@ -159,7 +159,7 @@ def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, pixels: 
                 count += 1
             shown[row * VIEW_COLUMNS + column] = tile_of[look]
     vignette = tiles.vignette.reshape(_VIEW_PIXELS)
-    _light(colours, count * UNIT * UNIT, vignette, vignette, 0.0, daylight, world.sleeping)
+    _light(colours, count * UNIT * UNIT, vignette, vignette, 0.0, daylight, env.sleeping)
     lit = np.empty(count * _TILE + 3, np.uint8)
     for at in range(count * UNIT * UNIT):
         for channel in range(3):
@@ -170,16 +170,16 @@ def _draw_by_day(world: Any, objects: Any, daylight: float, tiles: Any, pixels: 
 
 
 @helper
-def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, pixels: Any) -> None:
+def _draw_by_night(env: Any, objects: Any, daylight: float, tiles: Any, pixels: Any) -> None:
     """The local view with noise, which crafter draws column by column of the picture: so lie the colours here, too."""
     player = objects[THE_PLAYER]
     noise = np.empty(_VIEW_PIXELS)
-    uniforms(world, noise)
+    uniforms(env, noise)
     colours = np.empty((3, _VIEW_PIXELS), np.int32)
     for column in range(VIEW_COLUMNS):
         for row in range(VIEW_ROWS):
             x, y = player.x + column - VIEW_COLUMNS // 2, player.y + row - VIEW_ROWS // 2
-            sprite, material = _tile_at(world, objects, x, y)
+            sprite, material = _tile_at(env, objects, x, y)
             tile = tiles.cells[sprite, material]
             for j in range(UNIT):
                 first = (column * UNIT + j) * _VIEW_HEIGHT + row * UNIT
@@ -187,7 +187,7 @@ def _draw_by_night(world: Any, objects: Any, daylight: float, tiles: Any, pixels
                     for channel in range(3):
                         colours[channel, first + i] = tile[i, j, channel]
     vignette = tiles.vignette.reshape(_VIEW_PIXELS)
-    _light(colours, _VIEW_PIXELS, noise, vignette, 2 * (_DARK - daylight), daylight, world.sleeping)
+    _light(colours, _VIEW_PIXELS, noise, vignette, 2 * (_DARK - daylight), daylight, env.sleeping)
     for y in range(_VIEW_HEIGHT):
         for x in range(_VIEW_WIDTH):
             for channel in range(3):
@@ -229,18 +229,18 @@ def _light(colours: Any, count: Int, noise: Any, vignette: Any, amount: float, d
 
 
 @helper
-def _tile_at(world: Any, objects: Any, x: Int, y: Int) -> tuple[Int, Int]:
+def _tile_at(env: Any, objects: Any, x: Int, y: Int) -> tuple[Int, Int]:
     """(sprite, material) to be drawn for a cell."""
     if not inside(x, y):
         return np.int64(0), np.int64(0)
-    material = np.int64(world.materials[x, y])
-    at = np.int64(world.object_at[x, y])
+    material = np.int64(env.materials[x, y])
+    at = np.int64(env.object_at[x, y])
     if at == 0:
         return np.int64(0), material
     thing = objects[at]
     kind = np.int64(thing.kind)
     if kind == PLAYER:
-        return _SLEEPER_SPRITE if world.sleeping else _PLAYER_SPRITE + np.int64(world.facing), material
+        return _SLEEPER_SPRITE if env.sleeping else _PLAYER_SPRITE + np.int64(env.facing), material
     if kind == COW:
         return np.int64(_COW_SPRITE), material
     if kind == ZOMBIE:

@@ -1,11 +1,11 @@
 """The rules of Crafter as data: what both the reference and the engine read, and where each rule set comes from.
 
-Three rule sets share one world (terrain, creatures, balance, daylight, tech tree):
+Three rule sets share one env (terrain, creatures, balance, daylight, tech tree):
 
 * `ORIGINAL`: PyPI crafter 1.8.3 (Hafner 2021, arXiv 2109.06780), its `data.yaml`, `objects.py` and `env.py`. A test
   compares every table below with the installed package.
 * `TEXT`: the text-Crafter in the code release of "Improving Sample Efficiency of Reinforcement Learning with
-  Background Knowledge from Large Language Models" (arXiv 2407.03964, commit 5f62882), itself a relative of the world
+  Background Knowledge from Large Language Models" (arXiv 2407.03964, commit 5f62882), itself a relative of the env
   of ELLM (Du et al. 2023). It differs from `ORIGINAL` in exactly this:
 
   1. 20 actions: `do` is replaced by `eat`, `drink`, `attack` and `collect`, and all four do what `do` does (the
@@ -13,14 +13,14 @@ Three rule sets share one world (terrain, creatures, balance, daylight, tech tre
   2. The bare hand deals 5 damage instead of 1, so every creature dies in one hit.
   3. Collecting an item of which 9 are held gives nothing and unlocks nothing; the tile has changed by then all the
      same. (Originally the achievement still counts.)
-  4. Unlocking the last rewarded achievement ends the episode: all 22 in `Crafter-Text-Reward`, one in a task world.
-     Task worlds pay 1 for their achievement and nothing for health.
+  4. Unlocking the last rewarded achievement ends the episode: all 22 in `Crafter-Text-Reward`, one in a task env.
+     Task envs pay 1 for their achievement and nothing for health.
 
   Two things of the release are *not* kept: success ends an episode with terminated=True (there: `truncated`), and
   reset does not play a hidden `noop` before the first observation. Whatever is not listed follows `ORIGINAL`,
   table cost of 2 wood included (ELLM's own copy asks for 1).
 
-* `TYPED`: the world of ELLM (Du et al. 2023, arXiv 2302.06692, commit e068cf4), in three sizes of its action set
+* `TYPED`: the env of ELLM (Du et al. 2023, arXiv 2302.06692, commit e068cf4), in three sizes of its action set
   (`typed_actions`). It differs from `ORIGINAL` in exactly this:
 
   1. Actions are a verb and a noun, and do something only where both fit what is faced. `chop`, `mine` and `drink`
@@ -221,7 +221,7 @@ class Game:
 TYPED_ORIGINAL: Final = replace(
     TYPED["harder"], name="typed-original", base_damage=1, full_item_fails=False, table_wood=2
 )
-"""Actions of `TYPED` in a world that is `ORIGINAL` in all else, so that what has goals can be measured there."""
+"""Actions of `TYPED` in an env that is `ORIGINAL` in all else, so that what has goals can be measured there."""
 
 GAMES: Final = {
     "Crafter-Text-Reward": Game(TEXT, ACHIEVEMENTS, True, True),

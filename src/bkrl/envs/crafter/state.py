@@ -1,9 +1,9 @@
-"""The state of many Crafter worlds: one record a world, and a table of objects each.
+"""The state of many Crafter envs: one record an env, and a table of objects each.
 
 Objects stand in the order in which they were added, the player first, as in crafter's own list; that is the order they
 act in. A removed object leaves an empty row, and rows are moved up (in order) when many are empty. Crafter also keeps
 the objects of each 12×12 chunk in a set; here an object remembers when it came to its chunk (`arrival`), which is the
-order of an insertion-ordered set, and a world remembers in which order its chunks were first used.
+order of an insertion-ordered set, and an env remembers in which order its chunks were first used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ THE_PLAYER: Final = 1
 
 OBJECT: Final = np.dtype(
     [
-        ("arrival", np.int32),  # when it came to its chunk, on the world's own count
+        ("arrival", np.int32),  # when it came to its chunk, on the env's own count
         ("x", np.int16),
         ("y", np.int16),
         ("health", np.int16),
@@ -72,7 +72,7 @@ OBJECT: Final = np.dtype(
     align=True,
 )
 
-WORLD: Final = np.dtype(
+ENV: Final = np.dtype(
     [
         # MT19937, and as it was before the noise of the last picture was drawn
         ("mt", np.uint32, (WORDS,)),
@@ -83,7 +83,7 @@ WORLD: Final = np.dtype(
         ("seed", np.int64),
         ("episode", np.int64),
         ("next_seed", np.int64),
-        # Noise of the terrain, and its tunnels [x, y]: needed while a world is made
+        # Noise of the terrain, and its tunnels [x, y]: needed while an env is made
         ("permutation", np.uint8, (256,)),
         ("gradient", np.uint8, (256,)),
         ("tunnels", np.uint8, (AREA, AREA)),
@@ -133,15 +133,15 @@ def inside(x: Int, y: Int) -> bool:
 
 
 @helper
-def object_on(world: Any, x: Int, y: Int) -> Int:
+def object_on(env: Any, x: Int, y: Int) -> Int:
     """The row of the object at (x, y); 0 where there is none or the map ends."""
-    return np.int64(world.object_at[x, y]) if inside(x, y) else np.int64(0)
+    return np.int64(env.object_at[x, y]) if inside(x, y) else np.int64(0)
 
 
 @helper
-def is_free(world: Any, x: Int, y: Int, walkable: Int) -> bool:
+def is_free(env: Any, x: Int, y: Int, walkable: Int) -> bool:
     """Nobody stands at (x, y) and its material is in the set `walkable`."""
-    return inside(x, y) and world.object_at[x, y] == 0 and (walkable >> np.int64(world.materials[x, y])) & 1 == 1
+    return inside(x, y) and env.object_at[x, y] == 0 and (walkable >> np.int64(env.materials[x, y])) & 1 == 1
 
 
 @helper
@@ -151,88 +151,88 @@ def chunk_of(x: Int, y: Int) -> Int:
 
 
 @helper
-def set_material(world: Any, x: Int, y: Int, material: Int) -> None:
+def set_material(env: Any, x: Int, y: Int, material: Int) -> None:
     """Change the ground at (x, y), keeping count of the grass and path of its chunk."""
     chunk = chunk_of(x, y)
-    before = world.materials[x, y]
-    world.grass_cells[chunk] += (material == GRASS) - (before == GRASS)
-    world.path_cells[chunk] += (material == PATH) - (before == PATH)
-    world.materials[x, y] = material
+    before = env.materials[x, y]
+    env.grass_cells[chunk] += (material == GRASS) - (before == GRASS)
+    env.path_cells[chunk] += (material == PATH) - (before == PATH)
+    env.materials[x, y] = material
 
 
 @helper
-def _enter_chunk(world: Any, thing: Any, chunk: Int) -> None:
-    if not world.chunk_used[chunk]:
-        world.chunk_used[chunk] = 1
-        world.chunk_order[world.chunks_used] = chunk
-        world.chunks_used += 1
-    thing.arrival = world.arrivals
-    world.arrivals += 1
+def _enter_chunk(env: Any, thing: Any, chunk: Int) -> None:
+    if not env.chunk_used[chunk]:
+        env.chunk_used[chunk] = 1
+        env.chunk_order[env.chunks_used] = chunk
+        env.chunks_used += 1
+    thing.arrival = env.arrivals
+    env.arrivals += 1
 
 
 @helper
-def add(world: Any, objects: Any, kind: Int, x: Int, y: Int, health: Int, timer: Int) -> None:
+def add(env: Any, objects: Any, kind: Int, x: Int, y: Int, health: Int, timer: Int) -> None:
     """Put a new object on the free cell (x, y)."""
-    row = np.int64(world.objects_end)
+    row = np.int64(env.objects_end)
     if row >= len(objects):
         raise RuntimeError("the table of objects is full")
     thing = objects[row]
     thing.kind, thing.x, thing.y, thing.health, thing.timer = kind, x, y, health, timer
-    world.object_at[x, y] = row
-    world.objects_end += 1
-    _enter_chunk(world, thing, chunk_of(x, y))
+    env.object_at[x, y] = row
+    env.objects_end += 1
+    _enter_chunk(env, thing, chunk_of(x, y))
 
 
 @helper
-def remove(world: Any, objects: Any, row: Int) -> None:
-    """Take an object out of the world; its place and health can still be read."""
+def remove(env: Any, objects: Any, row: Int) -> None:
+    """Take an object out of the env; its place and health can still be read."""
     thing = objects[row]
     if thing.kind != NOTHING:
-        world.object_at[thing.x, thing.y] = 0
+        env.object_at[thing.x, thing.y] = 0
         thing.kind = NOTHING
-        world.removed += 1
+        env.removed += 1
 
 
 @helper
-def move(world: Any, objects: Any, row: Int, dx: Int, dy: Int, walkable: Int) -> bool:
+def move(env: Any, objects: Any, row: Int, dx: Int, dy: Int, walkable: Int) -> bool:
     """Step by (dx, dy) if that cell is free. An object removed this turn stays where it is; the result is True."""
     thing = objects[row]
     old_x, old_y = np.int64(thing.x), np.int64(thing.y)
     x, y = old_x + dx, old_y + dy
-    if not is_free(world, x, y, walkable):
+    if not is_free(env, x, y, walkable):
         return False
     if thing.kind != NOTHING:
-        world.object_at[old_x, old_y] = 0
-        world.object_at[x, y] = row
+        env.object_at[old_x, old_y] = 0
+        env.object_at[x, y] = row
         thing.x, thing.y = x, y
         if chunk_of(x, y) != chunk_of(old_x, old_y):
-            _enter_chunk(world, thing, chunk_of(x, y))
+            _enter_chunk(env, thing, chunk_of(x, y))
     return True
 
 
 @helper
-def hurt(world: Any, objects: Any, row: Int, damage: Int) -> None:
+def hurt(env: Any, objects: Any, row: Int, damage: Int) -> None:
     """Lower the health of an object, of the player too; never below 0."""
     if row == THE_PLAYER:
-        world.inventory[HEALTH] = max(0, np.int64(world.inventory[HEALTH]) - damage)
+        env.inventory[HEALTH] = max(0, np.int64(env.inventory[HEALTH]) - damage)
     else:
         objects[row].health = max(0, np.int64(objects[row].health) - damage)
 
 
 @helper
-def close_gaps(world: Any, objects: Any) -> None:
+def close_gaps(env: Any, objects: Any) -> None:
     """Move the rows up over removed ones, once half of them are empty; the order stays."""
-    if 2 * world.removed < world.objects_end or world.objects_end < 64:
+    if 2 * env.removed < env.objects_end or env.objects_end < 64:
         return
     end = THE_PLAYER
-    for row in range(THE_PLAYER, world.objects_end):
+    for row in range(THE_PLAYER, env.objects_end):
         thing = objects[row]
         if thing.kind != NOTHING:
             if end != row:
                 into = objects[end]
                 into.arrival, into.x, into.y = thing.arrival, thing.x, thing.y
                 into.health, into.timer, into.kind = thing.health, thing.timer, thing.kind
-                world.object_at[thing.x, thing.y] = end
+                env.object_at[thing.x, thing.y] = end
             end += 1
-    world.objects_end = end
-    world.removed = 0
+    env.objects_end = end
+    env.removed = 0

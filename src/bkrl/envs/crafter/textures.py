@@ -73,7 +73,7 @@ def tiles() -> Tiles:
     for i, item in enumerate(ITEMS):
         for amount in range(1, MAX_ITEM + 1):
             items[i, amount] = draw_items({item: amount}, unit)
-    local_view: Any = engine.LocalView.__new__(engine.LocalView)  # only its vignette is wanted, which needs no world
+    local_view: Any = engine.LocalView.__new__(engine.LocalView)  # only its vignette is wanted, which needs no env
     vignette = local_view._vignette((UNIT * VIEW_COLUMNS, UNIT * VIEW_ROWS, 3), 0.5)
     upright = (0, 1, 3, 2, 4)  # crafter draws [x, y]
     return Tiles(

@@ -15,34 +15,34 @@ from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_s
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, ITEMS
 from bkrl.envs.crafter.state import HEALTH
 from bkrl.envs.crafter.tasks import TaskTracker, tracker_of
-from bkrl.envs.family import World
-from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
+from bkrl.envs.family import EnvSpec
+from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
 
 
 def _enlarged(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return image.repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
 
 
-class CrafterVectorEnv(WorldVectorEnv):
-    """N Crafter worlds.
+class CrafterVectorEnv(BaseVectorEnv):
+    """N Crafter envs.
 
     Args:
-        world: the id's facts.
+        env_spec: the id's facts.
         num_envs: N.
         observation: "symbolic" (N, 82), "image" (N, 64, 64, 3), or "both": a dict with these two keys; all uint8.
         length: actions after which an episode is truncated; without it, the id's own limit.
         subgoals: for a typed task, one of `tasks.SUBGOALS`.
-        threads: worlds are split among this many threads; the results do not depend on it.
-        kwargs: see `WorldVectorEnv`.
+        threads: envs are split among this many threads; the results do not depend on it.
+        kwargs: see `BaseVectorEnv`.
 
-    In typed worlds `infos` always holds `action_success` and `eval_success`, (N,) bool: see `rules`. On steps that end
+    In typed envs `infos` always holds `action_success` and `eval_success`, (N,) bool: see `rules`. On steps that end
     an episode `infos` also holds `achievements` (N, 22) int32, how often each was unlocked in the
     episodes that ended, with the mask `_achievements`.
     """
 
     def __init__(
         self,
-        world: World,
+        env_spec: EnvSpec,
         num_envs: int,
         observation: str = "symbolic",
         length: int | None = None,
@@ -50,14 +50,14 @@ class CrafterVectorEnv(WorldVectorEnv):
         threads: int = 1,
         **kwargs: Any,
     ) -> None:
-        length = checked_length(world.max_steps if length is None else length)
-        super().__init__(replace(world, max_steps=length), num_envs, observation_space(observation), **kwargs)
-        self.engine = Engine(world.env_id, num_envs, observation, length, threads)
+        length = checked_length(env_spec.max_steps if length is None else length)
+        super().__init__(replace(env_spec, max_steps=length), num_envs, observation_space(observation), **kwargs)
+        self.engine = Engine(env_spec.env_id, num_envs, observation, length, threads)
         self._observation = observation
-        self._tracker = tracker_of(world.env_id, num_envs, subgoals)
+        self._tracker = tracker_of(env_spec.env_id, num_envs, subgoals)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """(256, 256, 3): the picture of world `index` as it stands."""
+        """(256, 256, 3): the picture of env `index` as it stands."""
         self._check_begun("frame")
         return _enlarged(self.engine.picture(range(self.num_envs)[index]))
 
@@ -89,7 +89,7 @@ class CrafterVectorEnv(WorldVectorEnv):
         rewards, success, advanced = tracker.update(actions, out.eval_success, acting, engine.around, engine.holds)
         out.rewards[:], out.success[:] = rewards, success
         out.terminated[success], out.truncated[success] = True, False
-        engine.worlds["episode_return"] += rewards
+        engine.envs["episode_return"] += rewards
         self._unread |= advanced
 
     def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
@@ -110,14 +110,14 @@ class CrafterVectorEnv(WorldVectorEnv):
         return {"symbolic": symbolic[which].copy(), "image": images[which].copy()}
 
     def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"][which], self.engine.worlds["steps"][which]
+        return self.engine.envs["episode_return"][which], self.engine.envs["steps"][which]
 
     def _exact(self, index: int, reward: float) -> float:
         return float(self.engine.out.rewards[index])
 
     def _details(self, index: int) -> dict[str, Any]:
         """Counts of items and achievements, position, crafter's map indexed [x, y], and 0 as discount after death."""
-        me = self.engine.worlds[index]
+        me = self.engine.envs[index]
         successes = {key: bool(values[index]) for key, values in self._about().items()}
         return {
             **successes,
@@ -129,7 +129,7 @@ class CrafterVectorEnv(WorldVectorEnv):
         }
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
-        unlocked = self.engine.worlds["achievements"].astype(np.int32)
+        unlocked = self.engine.envs["achievements"].astype(np.int32)
         return {"achievements": np.where(done[:, None], unlocked, 0), "_achievements": done.copy()}
 
     def _state(self) -> dict[str, NDArray[Any]]:

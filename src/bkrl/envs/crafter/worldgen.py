@@ -74,9 +74,9 @@ _QUOTIENTS: Final[Any] = np.arange(2 * AREA) / np.maximum(1, np.arange(16))[:, N
 
 
 @helper
-def _plane(world: Any, x: Int, y: Int, z: float, size: Int) -> float:
+def _plane(env: Any, x: Int, y: Int, z: float, size: Int) -> float:
     """`_simplex` of one size: noise at (x / size, y / size, z)."""
-    return noise3(world, _QUOTIENTS[size, x], _QUOTIENTS[size, y], z)
+    return noise3(env, _QUOTIENTS[size, x], _QUOTIENTS[size, y], z)
 
 
 @helper
@@ -100,7 +100,7 @@ def _wetness(water: float, spread: float) -> Int:
 
 
 @helper
-def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
+def _ground(env: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
     """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height.
 
     `exp` is the C library's here and NumPy's there. They may differ in the last bit, which matters only where a
@@ -108,14 +108,14 @@ def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: fl
     """
     height, wetness = _UNKNOWN, _UNKNOWN
     if _START_MOST[x, y] < 0.5:
-        height, wetness = _estimate(world, x, y, water_coarse, mountain_coarse)
+        height, wetness = _estimate(env, x, y, water_coarse, mountain_coarse)
     if height == _UNKNOWN or (height == 0 and wetness == _UNKNOWN):
         start = 4 - np.sqrt(float((x - CENTER) ** 2 + (y - CENTER) ** 2))
-        start += 2 * _plane(world, x, y, 8.0, 3)
+        start += 2 * _plane(env, x, y, 8.0, 3)
         start = 1 / (1 + np.exp(-start))
-        water = water_coarse + 0.15 * _plane(world, x, y, 3.0, 5) + 0.1
+        water = water_coarse + 0.15 * _plane(env, x, y, 3.0, 5) + 0.1
         water -= 2 * start
-        mountain = (mountain_coarse + 0.3 * _plane(world, x, y, 0.0, 5)) / 1.3
+        mountain = (mountain_coarse + 0.3 * _plane(env, x, y, 0.0, 5)) / 1.3
         mountain -= 4 * start + 0.3 * water
         if start > 0.5:
             return GRASS
@@ -123,13 +123,13 @@ def _ground(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: fl
         wetness = (water > 0.25) + (water > 0.3) + (water > 0.35)
     if height > 0:
         return _ROCK + height
-    if (wetness == 1 or wetness == 2) and _plane(world, x, y, 4.0, 9) > -0.2:
+    if (wetness == 1 or wetness == 2) and _plane(env, x, y, 4.0, 9) > -0.2:
         return SAND
     return WATER if wetness > 1 else _MEADOW
 
 
 @helper
-def _estimate(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> tuple[Int, Int]:
+def _estimate(env: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> tuple[Int, Int]:
     """Height and wetness of a cell outside the clearing, as far as bounds tell; fine noise only where needed."""
     start = (_START_LEAST[x, y] + _START_MOST[x, y]) / 2
     start_spread = _START_MOST[x, y] - start
@@ -137,99 +137,99 @@ def _estimate(world: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: 
     mountain, mountain_spread = mountain_coarse / 1.3 - 4 * start, 0.3 * LARGEST / 1.3 + 4 * start_spread
     height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
     if height == _UNKNOWN:
-        mountain, mountain_spread = mountain + 0.3 * _plane(world, x, y, 0.0, 5) / 1.3, 4 * start_spread
+        mountain, mountain_spread = mountain + 0.3 * _plane(env, x, y, 0.0, 5) / 1.3, 4 * start_spread
         height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
     if height > 0:
         return height, _UNKNOWN
     wetness = _wetness(water, water_spread)
     if height == _UNKNOWN or wetness == _UNKNOWN:
-        water, water_spread = water + 0.15 * _plane(world, x, y, 3.0, 5), 2 * start_spread
+        water, water_spread = water + 0.15 * _plane(env, x, y, 3.0, 5), 2 * start_spread
         height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
         wetness = _wetness(water, water_spread)
     return height, wetness
 
 
 @helper
-def _tunnel(world: Any, x: Int, y: Int) -> bool:
+def _tunnel(env: Any, x: Int, y: Int) -> bool:
     """Is rock at (x, y) cut by a horizontal or a vertical tunnel?"""
     return (
-        noise3(world, _QUOTIENTS[3, 2 * x], _QUOTIENTS[5, y] / 3, 7.0) > 0.4
-        or noise3(world, _QUOTIENTS[5, x] / 3, _QUOTIENTS[3, 2 * y], 7.0) > 0.4
+        noise3(env, _QUOTIENTS[3, 2 * x], _QUOTIENTS[5, y] / 3, 7.0) > 0.4
+        or noise3(env, _QUOTIENTS[5, x] / 3, _QUOTIENTS[3, 2 * y], 7.0) > 0.4
     )
 
 
 @helper
-def _rock(world: Any, x: Int, y: Int, height: Int, coal: bool, iron: bool) -> Int:
+def _rock(env: Any, x: Int, y: Int, height: Int, coal: bool, iron: bool) -> Int:
     """What solid rock holds, given where coal and iron can be."""
-    if coal and uniform(world) > 0.85:
+    if coal and uniform(env) > 0.85:
         return COAL
-    if iron and uniform(world) > 0.75:
+    if iron and uniform(env) > 0.75:
         return IRON
-    if height >= 2 and uniform(world) > 0.994:
+    if height >= 2 and uniform(env) > 0.994:
         return DIAMOND
-    if height == 3 and _plane(world, x, y, 6.0, 5) > 0.35:
+    if height == 3 and _plane(env, x, y, 6.0, 5) > 0.35:
         return LAVA
     return STONE
 
 
 @helper
-def _lay_ground(world: Any, column: Any) -> None:
+def _lay_ground(env: Any, column: Any) -> None:
     """`_set_material` for all cells: column by column, first the noise, one plane after the other, then the draws."""
     water_coarse, mountain_coarse, ground = column.water, column.mountain, column.ground
     trees, coal, iron = column.trees, column.coal, column.iron
     for x in range(AREA):
         for y in range(AREA):
-            water_coarse[y] = _plane(world, x, y, 3.0, 15)
+            water_coarse[y] = _plane(env, x, y, 3.0, 15)
         for y in range(AREA):
-            mountain_coarse[y] = _plane(world, x, y, 0.0, 15)
+            mountain_coarse[y] = _plane(env, x, y, 0.0, 15)
         for y in range(AREA):
-            ground[y] = _ground(world, x, y, water_coarse[y], mountain_coarse[y])
+            ground[y] = _ground(env, x, y, water_coarse[y], mountain_coarse[y])
         for y in range(AREA):
             if ground[y] == _MEADOW:
-                trees[y] = _plane(world, x, y, 5.0, 7) > 0
+                trees[y] = _plane(env, x, y, 5.0, 7) > 0
         for y in range(AREA):
-            if ground[y] == _ROCK + 3 and _plane(world, x, y, 6.0, 7) > 0.15:
+            if ground[y] == _ROCK + 3 and _plane(env, x, y, 6.0, 7) > 0.15:
                 ground[y] = PATH  # a cave
         for y in range(AREA):
-            if ground[y] > _ROCK and _tunnel(world, x, y):
+            if ground[y] > _ROCK and _tunnel(env, x, y):
                 ground[y] = PATH
-                world.tunnels[x, y] = 1
+                env.tunnels[x, y] = 1
         for y in range(AREA):
             if ground[y] > _ROCK:
-                coal[y] = _plane(world, x, y, 1.0, 8) > 0
+                coal[y] = _plane(env, x, y, 1.0, 8) > 0
         for y in range(AREA):
             if ground[y] > _ROCK:
-                iron[y] = _plane(world, x, y, 2.0, 6) > 0.4
+                iron[y] = _plane(env, x, y, 2.0, 6) > 0.4
         for y in range(AREA):
             material = ground[y]
             if material == _MEADOW:
-                material = TREE if trees[y] and uniform(world) > 0.8 else GRASS
+                material = TREE if trees[y] and uniform(env) > 0.8 else GRASS
             elif material > _ROCK:
-                material = _rock(world, x, y, material - _ROCK, coal[y], iron[y])
-            set_material(world, x, y, material)
+                material = _rock(env, x, y, material - _ROCK, coal[y], iron[y])
+            set_material(env, x, y, material)
 
 
 @helper
-def _populate(world: Any, objects: Any, x: Int, y: Int) -> None:
+def _populate(env: Any, objects: Any, x: Int, y: Int) -> None:
     """`_set_object`: who lives at (x, y) when the game begins."""
-    material = np.int64(world.materials[x, y])
+    material = np.int64(env.materials[x, y])
     if (WALKABLE_SET >> material) & 1 == 0:
         return
     dx, dy = x - CENTER, y - CENTER
     squared = dx * dx + dy * dy
-    if squared > 3 * 3 and material == GRASS and uniform(world) > 0.985:
-        add(world, objects, COW, x, y, COW_HEALTH, 0)
-    elif squared > 10 * 10 and uniform(world) > 0.993:
-        add(world, objects, ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
-    elif material == PATH and world.tunnels[x, y] and uniform(world) > 0.95:
-        add(world, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
+    if squared > 3 * 3 and material == GRASS and uniform(env) > 0.985:
+        add(env, objects, COW, x, y, COW_HEALTH, 0)
+    elif squared > 10 * 10 and uniform(env) > 0.993:
+        add(env, objects, ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
+    elif material == PATH and env.tunnels[x, y] and uniform(env) > 0.95:
+        add(env, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
 
 
 @helper
-def generate_world(world: Any, objects: Any, column: Any) -> None:
+def generate_world(env: Any, objects: Any, column: Any) -> None:
     """Terrain, then creatures, column by column, on a map that is clear; the player is there already."""
-    seed_noise(world, randint(world, 2**31 - 1))
-    _lay_ground(world, column)
+    seed_noise(env, randint(env, 2**31 - 1))
+    _lay_ground(env, column)
     for x in range(AREA):
         for y in range(AREA):
-            _populate(world, objects, x, y)
+            _populate(env, objects, x, y)

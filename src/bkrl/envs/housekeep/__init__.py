@@ -6,7 +6,7 @@ Data: `tables` (on `data/`), `labels` (where things belong), `episodes`, `sampli
 sentences, `options` and `catalogue` what an id stands for, `metrics` how an episode is judged, `bot` an expert,
 `drawing` pictures.
 
-Sources: Kant et al. 2022 (Housekeep, ECCV) for data and rules, Du et al. 2023 (arXiv 2302.06692) for the world as ELLM
+Sources: Kant et al. 2022 (Housekeep, ECCV) for data and rules, Du et al. 2023 (arXiv 2302.06692) for the env as ELLM
 has it.
 """
 
@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.flags import Setting
-from bkrl.envs.family import Bot, Episodes, Family, World
+from bkrl.envs.family import Bot, EnvSpec, Episodes, Family
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.placing import Described, Places
 from bkrl.envs.symbols import Symbols
 
 if TYPE_CHECKING:
-    from bkrl.envs.vector import WorldVectorEnv
+    from bkrl.envs.vector import BaseVectorEnv
 
 _RULES = (
     "Housekeep as in ELLM, without its 3D worlds: floor plans, receptacles and people's votes of Housekeep, lines of "
@@ -39,7 +39,7 @@ _SOLVED = "All misplaced things lie where at least six of ten people would put t
 
 
 class Housekeep(Family):
-    """The worlds of `options`."""
+    """The envs of `options`."""
 
     languages: ClassVar = ("en", "ellm")
     grid = (layout.COLUMNS, layout.ROWS)
@@ -51,43 +51,45 @@ class Housekeep(Family):
         """Why exact values cannot be computed."""
         return "not computed for Housekeep: positions are numbers, and there are too many of them"
 
-    def worlds(self) -> list[World]:
+    def specs(self) -> list[EnvSpec]:
         """The original episodes, and the four tasks."""
         from bkrl.envs.housekeep.options import ORIGINAL, TASKS
 
         rules = {ORIGINAL: _ORIGINAL, **{name: _TASK.format(i) for i, name in enumerate(TASKS, 1)}}
-        return [World(name, self.name, layout.OBS_SHAPE, _ACTIONS, 1000, text, _SOLVED) for name, text in rules.items()]
+        return [
+            EnvSpec(name, self.name, layout.OBS_SHAPE, _ACTIONS, 1000, text, _SOLVED) for name, text in rules.items()
+        ]
 
-    def options(self, world: World) -> list[Setting]:
+    def options(self, env_spec: EnvSpec) -> list[Setting]:
         """Which episodes, which control, what is rewarded."""
         from bkrl.envs.housekeep.options import settings
 
-        return settings(world.env_id)
+        return settings(env_spec.env_id)
 
-    def changed(self, world: World, options: Mapping[str, Any]) -> World:
+    def changed(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
         from bkrl.envs.housekeep.catalogue import action_names, episodes_of
         from bkrl.envs.housekeep.options import chosen
 
-        found = chosen(world.env_id, **options)
-        episodes_of(world.env_id, found)
-        return replace(world, action_names=action_names(world.env_id, found), max_steps=found.length)
+        found = chosen(env_spec.env_id, **options)
+        episodes_of(env_spec.env_id, found)
+        return replace(env_spec, action_names=action_names(env_spec.env_id, found), max_steps=found.length)
 
-    def make_reference(self, world: World, **options: Any) -> gymnasium.Env[Any, Any]:
+    def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
         """The engine: no other library has these rules."""
-        return self.make(world, **options)
+        return self.make(env_spec, **options)
 
-    def make(self, world: World, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
-        """One world."""
+    def make(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
+        """One env."""
         from bkrl.envs.housekeep.vector import HousekeepVectorEnv
         from bkrl.envs.single import SingleEnv
 
-        return SingleEnv(HousekeepVectorEnv(world, 1, **options), render_mode)
+        return SingleEnv(HousekeepVectorEnv(env_spec, 1, **options), render_mode)
 
-    def make_vec(self, world: World, num_envs: int, episodes: Episodes, **options: Any) -> WorldVectorEnv:
-        """N worlds; options: see `vector.HousekeepVectorEnv`."""
+    def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> BaseVectorEnv:
+        """N envs; options: see `vector.HousekeepVectorEnv`."""
         from bkrl.envs.housekeep.vector import HousekeepVectorEnv
 
-        return HousekeepVectorEnv(world, num_envs, **episodes, **options)
+        return HousekeepVectorEnv(env_spec, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """Captions of symbolic observations (B, 294), in bkrl's wording ("en") or ELLM's text observation."""
@@ -103,17 +105,17 @@ class Housekeep(Family):
 
         return caption_transitions(before, after)
 
-    def placing(self, world: World, options: Mapping[str, Any]) -> Places:
+    def placing(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> Places:
         """Goals are to pick up what lies wrong, and to put it where it belongs."""
         from bkrl.envs.housekeep.options import chosen
 
-        return Places(chosen(world.env_id, **options).scene)
+        return Places(chosen(env_spec.env_id, **options).scene)
 
-    def bot(self, world: World) -> Bot:
+    def bot(self, env_spec: EnvSpec) -> Bot:
         """What tidies up by the votes themselves, and knows where everything is."""
         from bkrl.envs.housekeep.bot import HousekeepBot
 
-        return HousekeepBot(world.action_names != _ACTIONS)
+        return HousekeepBot(env_spec.action_names != _ACTIONS)
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """The agent's map of what it has seen."""

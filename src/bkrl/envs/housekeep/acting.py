@@ -23,68 +23,68 @@ LOW_LEVEL: Final = ("move forward", "turn left", "turn right", "look up", "look 
 
 
 @helper
-def low_level(world: Any, things: Any, rows: Any, house: Any, sizes: Any, action: Int) -> None:
+def low_level(env: Any, things: Any, rows: Any, house: Any, sizes: Any, action: Int) -> None:
     """One low-level action."""
-    world.steps += 1
+    env.steps += 1
     if action == FORWARD:
-        yaw = np.radians(world.yaw)
-        before_x, before_z = world.x, world.z
+        yaw = np.radians(env.yaw)
+        before_x, before_z = env.x, env.z
         to_x, to_z = before_x - STEP * np.sin(yaw), before_z - STEP * np.cos(yaw)
-        polygon, x, z = walk(house.ground, np.int64(world.polygon), before_x, before_z, to_x, to_z)
-        world.polygon, world.x, world.z = polygon, x, z
-        if world.held >= 0:
-            things[world.held].walked += np.hypot(x - before_x, z - before_z)
+        polygon, x, z = walk(house.ground, np.int64(env.polygon), before_x, before_z, to_x, to_z)
+        env.polygon, env.x, env.z = polygon, x, z
+        if env.held >= 0:
+            things[env.held].walked += np.hypot(x - before_x, z - before_z)
     elif action == LEFT:
-        world.yaw = (world.yaw + TURN) % 360.0
+        env.yaw = (env.yaw + TURN) % 360.0
     elif action == RIGHT:
-        world.yaw = (world.yaw - TURN + 360.0) % 360.0
+        env.yaw = (env.yaw - TURN + 360.0) % 360.0
     elif action == UP:
-        world.tilt = min(MOST_TILT, world.tilt + TILT)
+        env.tilt = min(MOST_TILT, env.tilt + TILT)
     elif action == DOWN:
-        world.tilt = max(-MOST_TILT, world.tilt - TILT)
+        env.tilt = max(-MOST_TILT, env.tilt - TILT)
     else:
-        target = aimed_at(world, things, house)
+        target = aimed_at(env, things, house)
         if target < 0:
-            fail(world)
-        elif world.held < 0:
-            pick(world, things, rows, target)
+            fail(env)
+        elif env.held < 0:
+            pick(env, things, rows, target)
         else:
-            place(world, things, rows, house, sizes, target)
+            place(env, things, rows, house, sizes, target)
 
 
 @helper
-def fail(world: Any) -> None:
+def fail(env: Any) -> None:
     """A pick or place that does not work."""
-    world.tried += 1
-    world.deed = FAILED
+    env.tried += 1
+    env.deed = FAILED
 
 
 @helper
-def pick(world: Any, things: Any, rows: Any, slot: Int) -> None:
+def pick(env: Any, things: Any, rows: Any, slot: Int) -> None:
     """Take up a thing."""
     thing = things[slot]
-    world.deed, world.deed_thing, world.deed_place = PICKED, slot, thing.receptacle
-    world.tried += 1
-    world.worked += 1
+    env.deed, env.deed_thing, env.deed_place = PICKED, slot, thing.receptacle
+    env.tried += 1
+    env.worked += 1
     take(rows, things, slot)
-    world.held = slot
+    env.held = slot
     if thing.picked == 0:
-        thing.from_x, thing.from_z = world.x, world.z
+        thing.from_x, thing.from_z = env.x, env.z
     thing.picked += 1
 
 
 @helper
-def place(world: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: Int) -> None:
+def place(env: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: Int) -> None:
     """Put what is held on a receptacle; it stays in the hand where there is no room."""
-    slot = np.int64(world.held)
+    slot = np.int64(env.held)
     thing = things[slot]
     long, short, height = sizes[thing.model]
     where = find_room(rows, things, receptacle, house.half[receptacle], long, short)
     if where[0] == NOWHERE:
-        fail(world)
+        fail(env)
         return
-    world.tried += 1
-    world.worked += 1
+    env.tried += 1
+    env.worked += 1
     put(
         rows,
         things,
@@ -97,9 +97,9 @@ def place(world: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle
         where,
     )
     thing.placed += 1
-    thing.to_x, thing.to_z = world.x, world.z
-    world.deed, world.deed_thing, world.deed_place = PLACED, slot, receptacle
-    world.held = -1
+    thing.to_x, thing.to_z = env.x, env.z
+    env.deed, env.deed_thing, env.deed_place = PLACED, slot, receptacle
+    env.held = -1
 
 
 @helper
@@ -172,18 +172,18 @@ def yaw_along(x: float, z: float, to_x: float, to_z: float) -> float:
 
 
 @helper
-def go(world: Any, things: Any, house: Any, views: Any, receptacle: Int) -> None:
+def go(env: Any, things: Any, house: Any, views: Any, receptacle: Int) -> None:
     """Go to where a receptacle is used from, and look at it; it takes the steps that the way would take.
 
     These are its length in steps of 0.25 m, rounded up, and the turns at its corners in steps of 20 degrees, rounded.
     """
     to = len(house.places) - len(house.low) + receptacle
-    if world.at >= 0:
-        here = len(house.places) - len(house.low) + world.at
+    if env.at >= 0:
+        here = len(house.places) - len(house.low) + env.at
         length, via = house.away[here, to], np.int64(house.next[here, to])
     else:
-        length, via = views.away[world.episode, receptacle], views.first[world.episode, receptacle]
-    x, z, yaw, turns = world.x, world.z, world.yaw, np.int64(0)
+        length, via = views.away[env.episode, receptacle], views.first[env.episode, receptacle]
+    x, z, yaw, turns = env.x, env.z, env.yaw, np.int64(0)
     for _ in range(len(house.places)):
         there_x, there_z = house.places[via]
         if np.hypot(there_x - x, there_z - z) > 0.01:
@@ -194,62 +194,62 @@ def go(world: Any, things: Any, house: Any, views: Any, receptacle: Int) -> None
         if via == to:
             break
         via = np.int64(house.next[via, to])
-    stand(world, house, receptacle)
-    world.steps += np.int64(np.ceil(length / STEP - 1e-6)) + turns + _turns(yaw, world.yaw)
-    if world.held >= 0:
-        things[world.held].walked += length
+    stand(env, house, receptacle)
+    env.steps += np.int64(np.ceil(length / STEP - 1e-6)) + turns + _turns(yaw, env.yaw)
+    if env.held >= 0:
+        things[env.held].walked += length
 
 
 @helper
-def stand(world: Any, house: Any, receptacle: Int) -> None:
+def stand(env: Any, house: Any, receptacle: Int) -> None:
     """Stand where a receptacle is used from, and look at it."""
-    world.x, world.z = house.stands[receptacle, 0], house.stands[receptacle, 1]
-    world.yaw = house.stands[receptacle, 2] % 360.0
-    world.polygon = house.stand_polygon[receptacle]
+    env.x, env.z = house.stands[receptacle, 0], house.stands[receptacle, 1]
+    env.yaw = house.stands[receptacle, 2] % 360.0
+    env.polygon = house.stand_polygon[receptacle]
     top = house.top[receptacle]
-    away = np.hypot(house.base[receptacle, 0] - world.x, house.base[receptacle, 1] - world.z)
-    world.tilt = np.int64(np.round(np.degrees(np.arctan2(top - house.camera, max(0.1, away))) / TILT)) * TILT
-    world.tilt = min(MOST_TILT, max(-MOST_TILT, world.tilt))
-    world.at = receptacle
+    away = np.hypot(house.base[receptacle, 0] - env.x, house.base[receptacle, 1] - env.z)
+    env.tilt = np.int64(np.round(np.degrees(np.arctan2(top - house.camera, max(0.1, away))) / TILT)) * TILT
+    env.tilt = min(MOST_TILT, max(-MOST_TILT, env.tilt))
+    env.at = receptacle
 
 
 @helper
-def high_level(world: Any, things: Any, rows: Any, house: Any, sizes: Any, goals: Any, views: Any, action: Int) -> None:
+def high_level(env: Any, things: Any, rows: Any, house: Any, sizes: Any, goals: Any, views: Any, action: Int) -> None:
     """One high-level action: goto each of `goals` (G,), pick each slot, or place."""
-    before = world.steps
+    before = env.steps
     if action < len(goals):
         receptacle = goals[action]
-        if house.present[world.reduced, receptacle] and world.at != receptacle:
-            go(world, things, house, views, receptacle)
+        if house.present[env.reduced, receptacle] and env.at != receptacle:
+            go(env, things, house, views, receptacle)
     elif action < len(goals) + len(things):
         slot = action - len(goals)
         thing = things[slot]
         known = thing.model >= 0 and thing.seen > 0 and thing.receptacle != NOWHERE
-        if world.held < 0 and world.at >= 0 and known and thing.receptacle == world.at:
-            pick(world, things, rows, slot)
+        if env.held < 0 and env.at >= 0 and known and thing.receptacle == env.at:
+            pick(env, things, rows, slot)
         else:
-            fail(world)
-    elif world.held >= 0 and world.at >= 0:
-        place(world, things, rows, house, sizes, np.int64(world.at))
+            fail(env)
+    elif env.held >= 0 and env.at >= 0:
+        place(env, things, rows, house, sizes, np.int64(env.at))
     else:
-        fail(world)
-    world.steps = max(world.steps, before + 1)
+        fail(env)
+    env.steps = max(env.steps, before + 1)
 
 
 @helper
-def pay(world: Any, things: Any, right: Any, rules: Any) -> float:
+def pay(env: Any, things: Any, right: Any, rules: Any) -> float:
     """The reward of the last action, by Housekeep's rules as ELLM's code has them.
 
     Taking a thing from where it belongs costs; the first pick of a misplaced one pays. Placing a misplaced one right
     pays after its first pick only; placing anything wrong costs.
     """
-    if world.deed == NOTHING:
+    if env.deed == NOTHING:
         return 0.0
-    if world.deed == FAILED:
+    if env.deed == FAILED:
         return rules.failed
-    thing = things[world.deed_thing]
-    fine = right[world.reduced, world.deed_place, thing.kind]
-    if world.deed == PICKED:
+    thing = things[env.deed_thing]
+    fine = right[env.reduced, env.deed_place, thing.kind]
+    if env.deed == PICKED:
         if fine:
             return rules.wrong
         return rules.first if thing.picked == 1 else 0.0
@@ -259,18 +259,18 @@ def pay(world: Any, things: Any, right: Any, rules: Any) -> float:
 
 
 @helper
-def judge(world: Any, things: Any, right: Any) -> bool:
+def judge(env: Any, things: Any, right: Any) -> bool:
     """Is all tidy and the hand empty? Counts how much is right on the way; a held thing is not."""
-    count, tidy = 0, world.held < 0
+    count, tidy = 0, env.held < 0
     for t in range(len(things)):
         thing = things[t]
         if thing.model < 0:
             continue
-        fine = thing.receptacle != NOWHERE and right[world.reduced, thing.receptacle, thing.kind]
+        fine = thing.receptacle != NOWHERE and right[env.reduced, thing.receptacle, thing.kind]
         if thing.wrong:
             count += fine
             tidy &= fine
         elif thing.picked > 0:
             tidy &= fine
-    world.most_right = max(world.most_right, count)
+    env.most_right = max(env.most_right, count)
     return tidy

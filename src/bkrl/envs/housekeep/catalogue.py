@@ -1,4 +1,4 @@
-"""The episodes and the actions of a world with its options."""
+"""The episodes and the actions of an env with its options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FARTHEST_START: Final = 0.5
 
 
 def episodes_of(env_id: str, options: Chosen) -> tuple[HouseEpisode, ...]:
-    """The episodes that a world is played in.
+    """The episodes that an env is played in.
 
     Raises:
         UsageError: there is none.

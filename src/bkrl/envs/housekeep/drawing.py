@@ -51,18 +51,18 @@ def _squares(number: int) -> NDArray[np.int16]:
     return shown
 
 
-def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def draw(house: House, env: Any, things: NDArray[Any], squares: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """(H, W, 3) uint8 of one env: where things lie (red: wrong, green: right), the agent and where it looks.
 
     Where wrong things belong is framed in green, and a dotted line leads to the nearest such place. Floor that was not
-    seen yet is darker. world: a `WORLD` record; things: (10,) `THING`; squares: (Q,) bool.
+    seen yet is darker. env: a `ENV` record; things: (10,) `THING`; squares: (Q,) bool.
     """
     picture = _ground(house.number).copy()
     picture[np.append(False, ~squares)[_squares(house.number)]] = _UNSEEN_FLOOR
     for one in things[things["model"] >= 0]:
-        right = house.right[int(world["reduced"]), :, int(one["kind"])]
+        right = house.right[int(env["reduced"]), :, int(one["kind"])]
         held = one["receptacle"] < 0
-        x, z = (world["x"], world["z"]) if held else (one["x"], one["z"])
+        x, z = (env["x"], env["z"]) if held else (one["x"], one["z"])
         fine = not held and bool(right[one["receptacle"]])
         if not fine:
             places = np.flatnonzero(right & ~np.isnan(house.half[:, 0]))
@@ -72,10 +72,10 @@ def draw(house: House, world: Any, things: NDArray[Any], squares: NDArray[np.boo
                 nearest = places[np.hypot(*(house.base[places] - (x, z)).T).argmin()]
                 _line(picture, house, (x, z), house.base[nearest], _LINE, dotted=True)
         _disc(picture, house, x, z, 0.12, _TIDY if fine else _WRONG)
-    x, z, yaw = float(world["x"]), float(world["z"]), np.radians(float(world["yaw"]))
+    x, z, yaw = float(env["x"]), float(env["z"]), np.radians(float(env["yaw"]))
     for along in np.linspace(0, 0.45, 10):
         _disc(picture, house, x - along * np.sin(yaw), z - along * np.cos(yaw), 0.18 * (1 - 1.6 * along), _AGENT)
-    if world["held"] >= 0:
+    if env["held"] >= 0:
         _disc(picture, house, x, z, 0.09, _WRONG)
     return picture
 

@@ -1,4 +1,4 @@
-"""N Housekeep worlds as arrays."""
+"""N Housekeep envs as arrays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from bkrl.envs.housekeep.metrics import METRICS, measure, train_classes
 from bkrl.envs.housekeep.options import Chosen
 from bkrl.envs.housekeep.packer import MOST_ROWS, ROW, THING
 from bkrl.envs.housekeep.sampling import model_sizes
-from bkrl.envs.housekeep.state import WORLD
+from bkrl.envs.housekeep.state import ENV
 from bkrl.envs.housekeep.tables import models
 from bkrl.envs.housekeep.views import views_of
 from bkrl.envs.threads import Shares
+
+_TABLES = {"worlds": "envs", "things": "things", "rows": "rows", "squares": "squares"}
+"""Array of a snapshot → attribute."""
 
 
 class Outputs(NamedTuple):
@@ -33,18 +36,18 @@ class Outputs(NamedTuple):
 
 
 class Engine:
-    """N worlds of one id and its options.
+    """N envs of one id and its options.
 
     Args:
         env_id: a Housekeep id.
         options: as `options.chosen` returned them.
         num_envs: N.
-        threads: worlds are split among this many threads.
+        threads: envs are split among this many threads.
 
     Attributes:
         episodes: that are played; table: the same as `EPISODE` records.
         houses: of the scenes in them.
-        worlds, things, rows, squares: the state, see `state`.
+        envs, things, rows, squares: the state, see `state`.
     """
 
     def __init__(self, env_id: str, options: Chosen, num_envs: int, threads: int = 1) -> None:
@@ -56,7 +59,7 @@ class Engine:
         with doing(f"working out what is seen from every place of {len(self.houses)} houses"):
             self.views = [views_of(one, number, seen_from) for number, one in enumerate(self.houses)]
         self.goals = [goals_of(name) for name in self.names]
-        self.worlds = np.zeros(num_envs, WORLD)
+        self.envs = np.zeros(num_envs, ENV)
         self.things = np.zeros((num_envs, layout.SLOTS), THING)
         self.rows = np.zeros((num_envs, MOST_ROWS), ROW)
         self.squares = np.zeros((num_envs, max(len(one.squares) for one in self.houses)), bool)
@@ -67,24 +70,24 @@ class Engine:
             np.zeros(num_envs, bool),
         )
         self._kinds, self._sizes = models().object, model_sizes()
-        what = repr((env_id, options, self.episodes, WORLD, THING, ROW))
+        what = repr((env_id, options, self.episodes, ENV, THING, ROW))
         self._fingerprint = hashlib.sha256(what.encode()).digest()
         self._shares = Shares(num_envs, threads)
 
     def seed(self, index: int, seed: int) -> None:
-        """Restart the stream from which world `index` draws its episodes."""
-        self.worlds["stream"][index] = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+        """Restart the stream from which env `index` draws its episodes."""
+        self.envs["stream"][index] = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
 
     def begin(self, chosen: NDArray[np.bool_], numbers: NDArray[np.int64] | None = None) -> None:
-        """Start the next episode in the chosen worlds (N,): drawn, or with these numbers (N,) of `episodes`."""
-        kernels.draw_episodes(self.worlds, chosen, self.table)
+        """Start the next episode in the chosen envs (N,): drawn, or with these numbers (N,) of `episodes`."""
+        kernels.draw_episodes(self.envs, chosen, self.table)
         if numbers is not None:
-            self.worlds["episode"][chosen] = numbers[chosen]
-            self.worlds["house"][chosen] = self.table["house"][numbers[chosen]]
+            self.envs["episode"][chosen] = numbers[chosen]
+            self.envs["house"][chosen] = self.table["house"][numbers[chosen]]
         self.out.terminated[chosen] = self.out.truncated[chosen] = False
         for number, one in enumerate(self.houses):
-            kernels.begin_worlds(
-                self.worlds,
+            kernels.begin_envs(
+                self.envs,
                 self.things,
                 self.rows,
                 self.squares,
@@ -101,11 +104,11 @@ class Engine:
             )
 
     def step(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> None:
-        """One action, checked by the caller, in each world that does not idle."""
+        """One action, checked by the caller, in each env that does not idle."""
         for number, one in enumerate(self.houses):
             self._shares.run(
-                kernels.step_worlds,
-                self.worlds,
+                kernels.step_envs,
+                self.envs,
                 self.things,
                 self.rows,
                 self.squares,
@@ -122,25 +125,25 @@ class Engine:
 
     def deeds(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         deeds, kinds, places = (np.empty(self.num_envs, np.int64) for _ in range(3))
-        kernels.tell_deeds(self.worlds, self.things, deeds, kinds, places)
+        kernels.tell_deeds(self.envs, self.things, deeds, kinds, places)
         return deeds, kinds, places
 
     def measure(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """(N, METRICS) of the chosen worlds as they stand, NaN for the others."""
+        """(N, METRICS) of the chosen envs as they stand, NaN for the others."""
         found = np.full((self.num_envs, len(METRICS)), np.nan)
         for number, one in enumerate(self.houses):
-            measure(self.worlds, self.things, chosen, one, number, train_classes(), found)
+            measure(self.envs, self.things, chosen, one, number, train_classes(), found)
         return found
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything the future depends on, as uint8 arrays."""
-        tables = {name: getattr(self, name) for name in ("worlds", "things", "rows", "squares")}
+        tables = {key: getattr(self, name) for key, name in _TABLES.items()}
         bytes_of = {name: one.view(np.uint8).reshape(self.num_envs, -1).copy() for name, one in tables.items()}
         return {"fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(), **bytes_of}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go back to a snapshot of the same id, options and N; InputError and nothing changed for any other."""
-        tables = {name: getattr(self, name) for name in ("worlds", "things", "rows", "squares")}
+        tables = {key: getattr(self, name) for key, name in _TABLES.items()}
         try:
             found = {name: np.asarray(state[name]) for name in ("fingerprint", *tables)}
         except KeyError as missing:
@@ -151,12 +154,12 @@ class Engine:
             )
         for name, one in tables.items():
             if found[name].dtype != np.uint8 or found[name].shape != (self.num_envs, one.nbytes // self.num_envs):
-                raise InputError(f"The snapshot is not of {self.num_envs} worlds; restore it into as many.")
+                raise InputError(f"The snapshot is not of {self.num_envs} envs; restore it into as many.")
         for name, one in tables.items():
-            setattr(self, name, found[name].copy().view(one.dtype).reshape(one.shape))
+            setattr(self, _TABLES[name], found[name].copy().view(one.dtype).reshape(one.shape))
         for number, one in enumerate(self.houses):
-            kernels.observe_worlds(
-                self.worlds, self.things, self.squares, one, number, self.rules.picture, self.out.symbolic
+            kernels.observe_envs(
+                self.envs, self.things, self.squares, one, number, self.rules.picture, self.out.symbolic
             )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Houses as arrays: all that the engine looks up, for the S scenes of a world at once."""
+"""Houses as arrays: all that the engine looks up, for the S scenes of an env at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loops over worlds: the kernels that Python calls. Each works on worlds start..stop-1 of one house."""
+"""The loops over envs: the kernels that Python calls. Each works on envs start..stop-1 of one house."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from bkrl.envs.housekeep.views import recall
 
 
 @helper
-def _draw(world: Any, count: Int) -> Int:
-    """A number below `count` from the world's stream (splitmix64)."""
-    world.stream += np.uint64(0x9E3779B97F4A7C15)
-    mixed = np.uint64(world.stream)
+def _draw(env: Any, count: Int) -> Int:
+    """A number below `count` from the env's stream (splitmix64)."""
+    env.stream += np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(env.stream)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.int64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) % count
 
 
 @kernel
-def draw_episodes(worlds: Any, chosen: Any, episodes: Any) -> None:
-    """The next episode of each chosen world."""
-    for n in range(len(worlds)):
+def draw_episodes(envs: Any, chosen: Any, episodes: Any) -> None:
+    """The next episode of each chosen env."""
+    for n in range(len(envs)):
         if chosen[n]:
-            worlds[n].episode = _draw(worlds[n], len(episodes))
-            worlds[n].house = episodes[worlds[n].episode].house
+            envs[n].episode = _draw(envs[n], len(episodes))
+            envs[n].house = episodes[envs[n].episode].house
 
 
 @helper
@@ -74,8 +74,8 @@ def without_room(things: Any, rows: Any, house: Any, episodes: Any, number: Int,
 
 
 @kernel
-def begin_worlds(
-    worlds: Any,
+def begin_envs(
+    envs: Any,
     things: Any,
     rows: Any,
     squares: Any,
@@ -90,33 +90,33 @@ def begin_worlds(
     picture: bool,
     observations: Any,
 ) -> None:
-    """Begin the drawn episodes of the chosen worlds that are in house `number`."""
-    for n in range(len(worlds)):
-        world = worlds[n]
-        if not chosen[n] or world.house != number:
+    """Begin the drawn episodes of the chosen envs that are in house `number`."""
+    for n in range(len(envs)):
+        env = envs[n]
+        if not chosen[n] or env.house != number:
             continue
-        episode = episodes[world.episode]
-        world.reduced, world.x, world.z = episode.reduced, episode.x, episode.z
-        world.polygon, world.yaw, world.tilt = episode.polygon, episode.yaw, START_TILT
-        world.held = world.at = world.deed_thing = world.deed_place = -1
-        world.steps = world.decisions = world.tried = world.worked = 0
-        world.most_right = world.squares_seen = 0
-        world.deed = NOTHING
-        world.episode_return = 0.0
-        for r in range(len(world.receptacles)):
-            world.receptacles[r] = 0
+        episode = episodes[env.episode]
+        env.reduced, env.x, env.z = episode.reduced, episode.x, episode.z
+        env.polygon, env.yaw, env.tilt = episode.polygon, episode.yaw, START_TILT
+        env.held = env.at = env.deed_thing = env.deed_place = -1
+        env.steps = env.decisions = env.tried = env.worked = 0
+        env.most_right = env.squares_seen = 0
+        env.deed = NOTHING
+        env.episode_return = 0.0
+        for r in range(len(env.receptacles)):
+            env.receptacles[r] = 0
         squares[n, :] = False
         _lay_out(things[n], rows[n], house, episode, kinds, sizes, all_things)
         if len(views.away) > 0:
-            recall(world, things[n], squares[n], house, views)
+            recall(env, things[n], squares[n], house, views)
         else:
-            look(world, things[n], squares[n], house)
-        observe(world, things[n], squares[n], house, observations[n], picture)
+            look(env, things[n], squares[n], house)
+        observe(env, things[n], squares[n], house, observations[n], picture)
 
 
 @kernel
-def step_worlds(
-    worlds: Any,
+def step_envs(
+    envs: Any,
     things: Any,
     rows: Any,
     squares: Any,
@@ -132,55 +132,55 @@ def step_worlds(
     start: Int,
     stop: Int,
 ) -> None:
-    """One action in each world of house `number` that does not idle.
+    """One action in each env of house `number` that does not idle.
 
     Args:
-        worlds: (N,) `WORLD`; things: (N, 10) `THING`; rows: (N, rows) `ROW`; squares: (N, Q) bool.
+        envs: (N,) `ENV`; things: (N, 10) `THING`; rows: (N, rows) `ROW`; squares: (N, Q) bool.
         actions, idle: (N,).
         house: a `House`; goals: (G,) receptacles that can be gone to; sizes: (M, 3) of the models.
         views: the house's `Views`, used by high-level control.
         rules: a `Rules`; out: an `Outputs`.
-        start, stop: the worlds to step.
+        start, stop: the envs to step.
     """
     for n in range(start, stop):
-        world = worlds[n]
-        if world.house != number:
+        env = envs[n]
+        if env.house != number:
             continue
         out.rewards[n], out.terminated[n], out.truncated[n] = 0.0, False, False
-        world.deed = NOTHING
+        env.deed = NOTHING
         if idle[n]:
             continue
         if rules.high:
-            high_level(world, things[n], rows[n], house, sizes, goals, views, actions[n])
-            recall(world, things[n], squares[n], house, views)
+            high_level(env, things[n], rows[n], house, sizes, goals, views, actions[n])
+            recall(env, things[n], squares[n], house, views)
         else:
-            low_level(world, things[n], rows[n], house, sizes, actions[n])
-            look(world, things[n], squares[n], house)
-        world.decisions += 1
-        observe(world, things[n], squares[n], house, out.symbolic[n], rules.picture)
-        tidy = judge(world, things[n], house.right)
-        reward = pay(world, things[n], house.right, rules) + (rules.solved if tidy else 0.0)
-        world.episode_return += reward
+            low_level(env, things[n], rows[n], house, sizes, actions[n])
+            look(env, things[n], squares[n], house)
+        env.decisions += 1
+        observe(env, things[n], squares[n], house, out.symbolic[n], rules.picture)
+        tidy = judge(env, things[n], house.right)
+        reward = pay(env, things[n], house.right, rules) + (rules.solved if tidy else 0.0)
+        env.episode_return += reward
         out.rewards[n], out.terminated[n] = reward, tidy
-        out.truncated[n] = world.steps >= rules.limit and not tidy
+        out.truncated[n] = env.steps >= rules.limit and not tidy
 
 
 @kernel
-def observe_worlds(
-    worlds: Any, things: Any, squares: Any, house: Any, number: Int, picture: bool, observations: Any
+def observe_envs(
+    envs: Any, things: Any, squares: Any, house: Any, number: Int, picture: bool, observations: Any
 ) -> None:
-    """The observations of worlds as they stand."""
-    for n in range(len(worlds)):
-        if worlds[n].house == number:
-            observe(worlds[n], things[n], squares[n], house, observations[n], picture)
+    """The observations of envs as they stand."""
+    for n in range(len(envs)):
+        if envs[n].house == number:
+            observe(envs[n], things[n], squares[n], house, observations[n], picture)
 
 
 @kernel
-def tell_deeds(worlds: Any, things: Any, deeds: Any, kinds: Any, places: Any) -> None:
-    """Of each world what its last action did, to which class of things, and where, (N,) each; -1 where nothing was."""
-    for n in range(len(worlds)):
-        world = worlds[n]
-        done = world.deed != NOTHING and world.deed != FAILED
-        deeds[n] = world.deed
-        kinds[n] = things[n, world.deed_thing].kind if done else -1
-        places[n] = world.deed_place if done else -1
+def tell_deeds(envs: Any, things: Any, deeds: Any, kinds: Any, places: Any) -> None:
+    """Of each env what its last action did, to which class of things, and where, (N,) each; -1 where nothing was."""
+    for n in range(len(envs)):
+        env = envs[n]
+        done = env.deed != NOTHING and env.deed != FAILED
+        deeds[n] = env.deed
+        kinds[n] = things[n, env.deed_thing].kind if done else -1
+        places[n] = env.deed_place if done else -1

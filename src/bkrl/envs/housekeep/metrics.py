@@ -41,15 +41,15 @@ def train_classes() -> NDArray[np.bool_]:
 
 
 @kernel
-def measure(worlds: Any, things: Any, chosen: Any, house: Any, number: Int, train: Any, found: Any) -> None:
-    """Write `found` (N, METRICS) of the chosen worlds that are in house `number`, as they stand."""
-    for n in range(len(worlds)):
-        if chosen[n] and worlds[n].house == number:
-            _measure(worlds[n], things[n], house, train, found[n])
+def measure(envs: Any, things: Any, chosen: Any, house: Any, number: Int, train: Any, found: Any) -> None:
+    """Write `found` (N, METRICS) of the chosen envs that are in house `number`, as they stand."""
+    for n in range(len(envs)):
+        if chosen[n] and envs[n].house == number:
+            _measure(envs[n], things[n], house, train, found[n])
 
 
 @helper
-def _measure(world: Any, things: Any, house: Any, train: Any, found: Any) -> None:
+def _measure(env: Any, things: Any, house: Any, train: Any, found: Any) -> None:
     wrong = wrong_right = counted = right = learnt = learnt_right = handled = carried = seen = 0
     soft = quality = efficiency = ways = 0.0
     for t in range(len(things)):
@@ -59,12 +59,12 @@ def _measure(world: Any, things: Any, house: Any, train: Any, found: Any) -> Non
             continue
         if thing.walked > 0:
             held = thing.receptacle == NOWHERE
-            to_x, to_z = (world.x, world.z) if held else (thing.to_x, thing.to_z)
+            to_x, to_z = (env.x, env.z) if held else (thing.to_x, thing.to_z)
             ways += min(1.0, way_between(house, thing.from_x, thing.from_z, to_x, to_z) / thing.walked)
             carried += 1
         if thing.wrong == 0 and moves == 0:
             continue
-        fine = thing.receptacle != NOWHERE and house.right[world.reduced, thing.receptacle, thing.kind]
+        fine = thing.receptacle != NOWHERE and house.right[env.reduced, thing.receptacle, thing.kind]
         counted += 1
         right += fine
         handled += moves > 0
@@ -82,14 +82,14 @@ def _measure(world: Any, things: Any, house: Any, train: Any, found: Any) -> Non
                 efficiency += 2 / moves
     found[0] = wrong_right / wrong
     found[1] = right / counted
-    found[2] = world.most_right / wrong
+    found[2] = env.most_right / wrong
     found[3] = soft / counted
     found[4] = quality / counted
     found[5] = efficiency / handled if handled > 0 else 0.0
     found[6] = ways / carried if carried > 0 else np.nan
     found[7] = seen / wrong
-    found[8] = world.worked / world.tried if world.tried > 0 else np.nan
-    found[9] = world.squares_seen / len(house.squares)
+    found[8] = env.worked / env.tried if env.tried > 0 else np.nan
+    found[9] = env.squares_seen / len(house.squares)
     found[10] = learnt_right / learnt if learnt > 0 else np.nan
     found[11] = (wrong_right - learnt_right) / (wrong - learnt) if wrong > learnt else np.nan
-    found[12] = world.steps
+    found[12] = env.steps

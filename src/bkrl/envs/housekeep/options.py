@@ -1,4 +1,4 @@
-"""What can be asked of a Housekeep world when it is made, and the episodes that come of it."""
+"""What can be asked of a Housekeep env when it is made, and the episodes that come of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PICTURES: Final = ("none", "raster")
 
 
 class Chosen(NamedTuple):
-    """The options of a world, checked."""
+    """The options of an env, checked."""
 
     scene: str
     split: str

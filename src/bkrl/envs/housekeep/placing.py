@@ -39,7 +39,7 @@ def _tables() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 
 
 class Places:
-    """See `family.Placing`. `house`: the scene of a world that has one."""
+    """See `family.Placing`. `house`: the scene of an env that has one."""
 
     slots = layout.SLOTS
 

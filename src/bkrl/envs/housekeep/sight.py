@@ -25,9 +25,9 @@ _MAP, _SQUARE, _FIRST, _THING = layout.MAP.stop, layout.SQUARE, layout.FIRST_CAT
 
 
 @helper
-def axes(world: Any) -> tuple[float, float, float, float]:
+def axes(env: Any) -> tuple[float, float, float, float]:
     """Sine and cosine of the yaw, sine and cosine of the tilt."""
-    yaw, tilt = np.radians(world.yaw), np.radians(float(world.tilt))
+    yaw, tilt = np.radians(env.yaw), np.radians(float(env.tilt))
     return np.sin(yaw), np.cos(yaw), np.sin(tilt), np.cos(tilt)
 
 
@@ -45,7 +45,7 @@ def in_picture(dx: float, dy: float, dz: float, axis: Any) -> bool:
 
 
 @helper
-def _seen(world: Any, camera: float, axis: Any, room: Any, corner_of: Any, middle: Any, half: Any, top: Any) -> bool:
+def _seen(env: Any, camera: float, axis: Any, room: Any, corner_of: Any, middle: Any, half: Any, top: Any) -> bool:
     """Is the middle of a box, or a corner of its top, in the picture, with nothing between?
 
     middle: x, y, z; half: its halves along x and z, NaN where it has no known extent; top: x, y, z of the middle of its
@@ -56,40 +56,40 @@ def _seen(world: Any, camera: float, axis: Any, room: Any, corner_of: Any, middl
         if corner >= 0:
             x += half[0] if corner & 1 else -half[0]
             z += half[1] if corner & 2 else -half[1]
-        inside = in_picture(x - world.x, y - camera, z - world.z, axis)
-        if inside and clear(room, corner_of, world.x, world.z, x, z):
+        inside = in_picture(x - env.x, y - camera, z - env.z, axis)
+        if inside and clear(room, corner_of, env.x, env.z, x, z):
             return True
     return False
 
 
 @helper
-def look_for(world: Any, things: Any, house: Any) -> None:
+def look_for(env: Any, things: Any, house: Any) -> None:
     """Say of all receptacles and things whether they are in view. Who stands at a receptacle sees what is on it."""
     # Helpers get single arrays, and those only where they must: to hand over a whole house costs more than to look
-    axis, camera, room, origin = axes(world), house.camera, house.open, (house.origin[0], house.origin[1])
+    axis, camera, room, origin = axes(env), house.camera, house.open, (house.origin[0], house.origin[1])
     sin_yaw, cos_yaw = axis[0], axis[1]
-    present, centre, base, half, tops = house.present[world.reduced], house.centre, house.base, house.half, house.top
+    present, centre, base, half, tops = house.present[env.reduced], house.centre, house.base, house.half, house.top
     spread = house.spread
     for r in range(len(tops)):
         seen = False
         x, y, z = centre[r, 0], centre[r, 1], centre[r, 2]
         half_x, half_z = half[r, 0], half[r, 1]
-        dx, dz, wide = x - world.x, z - world.z, spread[r]
+        dx, dz, wide = x - env.x, z - env.z, spread[r]
         ahead, aside = -sin_yaw * dx - cos_yaw * dz, abs(cos_yaw * dx - sin_yaw * dz)
         # No corner can be in the picture beyond these: nothing is more than _TALL above or below the camera
         near = dx * dx + dz * dz <= (RANGE + wide) ** 2
         if near and present[r] and aside - wide <= (ahead + wide) * axis[3] + _TALL * abs(axis[2]):
             top = (base[r, 0], y if np.isnan(tops[r]) else tops[r], base[r, 1])
-            seen = _seen(world, camera, axis, room, origin, (x, y, z), (half_x, half_z), top)
-        seen |= world.at == r
-        world.receptacles[r] = 2 if seen else min(1, world.receptacles[r])
-    look_for_things(world, things, house)
+            seen = _seen(env, camera, axis, room, origin, (x, y, z), (half_x, half_z), top)
+        seen |= env.at == r
+        env.receptacles[r] = 2 if seen else min(1, env.receptacles[r])
+    look_for_things(env, things, house)
 
 
 @helper
-def look_for_things(world: Any, things: Any, house: Any) -> None:
+def look_for_things(env: Any, things: Any, house: Any) -> None:
     """`look_for`, of things alone."""
-    axis, camera, room, origin = axes(world), house.camera, house.open, (house.origin[0], house.origin[1])
+    axis, camera, room, origin = axes(env), house.camera, house.open, (house.origin[0], house.origin[1])
     for t in range(len(things)):
         thing = things[t]
         if thing.model < 0:
@@ -98,44 +98,44 @@ def look_for_things(world: Any, things: Any, house: Any) -> None:
             thing.seen, thing.seen_on = 1, NOWHERE
             continue
         middle, top = (thing.x, thing.y, thing.z), (thing.x, thing.y + thing.half[1], thing.z)
-        here = world.at >= 0 and thing.receptacle == world.at
-        if here or _seen(world, camera, axis, room, origin, middle, (thing.half[0], thing.half[2]), top):
+        here = env.at >= 0 and thing.receptacle == env.at
+        if here or _seen(env, camera, axis, room, origin, middle, (thing.half[0], thing.half[2]), top):
             thing.seen, thing.seen_on = 2, thing.receptacle
         else:
             thing.seen = min(1, thing.seen)
 
 
 @helper
-def look(world: Any, things: Any, squares: Any, house: Any) -> None:
+def look(env: Any, things: Any, squares: Any, house: Any) -> None:
     """Take in what is in view now. `squares`: (Q,) bool, the floor's squares that were seen in this episode."""
-    look_for(world, things, house)
-    axis, camera, room, origin = axes(world), house.camera, house.open, (house.origin[0], house.origin[1])
+    look_for(env, things, house)
+    axis, camera, room, origin = axes(env), house.camera, house.open, (house.origin[0], house.origin[1])
     down, middles = house.floor - camera, house.squares
     for q in range(len(middles)):
         x, z = middles[q, 0], middles[q, 1]
-        if squares[q] or not in_picture(x - world.x, down, z - world.z, axis):
+        if squares[q] or not in_picture(x - env.x, down, z - env.z, axis):
             continue
-        if clear(room, origin, world.x, world.z, x, z):
+        if clear(room, origin, env.x, env.z, x, z):
             squares[q] = True
-            world.squares_seen += 1
+            env.squares_seen += 1
 
 
 @helper
-def _draw_map(world: Any, squares: Any, house: Any, out: Any) -> None:
+def _draw_map(env: Any, squares: Any, house: Any, out: Any) -> None:
     """The map of `layout`, without things."""
-    sin_yaw, cos_yaw, _, _ = axes(world)
+    sin_yaw, cos_yaw, _, _ = axes(env)
     for row in range(_ROWS):
         ahead = (_ROWS - 1 - row) * _SQUARE
         for column in range(_COLUMNS):
             right = (column - _COLUMNS // 2) * _SQUARE
-            x = world.x - sin_yaw * ahead + cos_yaw * right - house.origin[0]
-            z = world.z - cos_yaw * ahead - sin_yaw * right - house.origin[1]
+            x = env.x - sin_yaw * ahead + cos_yaw * right - house.origin[0]
+            z = env.z - cos_yaw * ahead - sin_yaw * right - house.origin[1]
             code = np.uint8(0)
             i, k = np.int64(np.floor(x / DRAWN)), np.int64(np.floor(z / DRAWN))
             if 0 <= i < house.codes.shape[0] and 0 <= k < house.codes.shape[1]:
                 code = house.codes[i, k]
                 owner = house.owner[i, k]
-                if owner > 0 and world.receptacles[owner - 1] == 0:
+                if owner > 0 and env.receptacles[owner - 1] == 0:
                     code = np.uint8(0)
                 elif code == 1:
                     square = house.square_at[np.int64(x / _SQUARE), np.int64(z / _SQUARE)]
@@ -145,16 +145,16 @@ def _draw_map(world: Any, squares: Any, house: Any, out: Any) -> None:
 
 
 @helper
-def observe(world: Any, things: Any, squares: Any, house: Any, out: Any, picture: bool) -> None:
+def observe(env: Any, things: Any, squares: Any, house: Any, out: Any, picture: bool) -> None:
     """Write the observation of `layout`; without `picture` nothing is on its map."""
-    sin_yaw, cos_yaw, _, _ = axes(world)
+    sin_yaw, cos_yaw, _, _ = axes(env)
     if picture:
-        _draw_map(world, squares, house, out)
+        _draw_map(env, squares, house, out)
     out[layout.SCENE] = house.number + 1
-    out[layout.TILT] = (world.tilt + 30) // 10
-    out[layout.YAW] = np.int64(np.floor(world.yaw / 10 + 0.5)) % layout.YAWS
-    out[layout.HELD] = world.held + 1
-    out[layout.AT] = world.at + 1
+    out[layout.TILT] = (env.tilt + 30) // 10
+    out[layout.YAW] = np.int64(np.floor(env.yaw / 10 + 0.5)) % layout.YAWS
+    out[layout.HELD] = env.held + 1
+    out[layout.AT] = env.at + 1
     for t in range(len(things)):
         thing, first = things[t], layout.THINGS + t * layout.SLOT_BYTES
         for byte in range(layout.SLOT_BYTES):
@@ -166,13 +166,13 @@ def observe(world: Any, things: Any, squares: Any, house: Any, out: Any, picture
         out[first + layout.STATUS] = layout.IN_HAND if thing.receptacle == NOWHERE else thing.seen
         out[first + layout.ON] = thing.seen_on + 1
         if picture and thing.receptacle != NOWHERE:
-            dx, dz = thing.x - world.x, thing.z - world.z
+            dx, dz = thing.x - env.x, thing.z - env.z
             far = _ROWS - 1 - np.int64(np.floor((-sin_yaw * dx - cos_yaw * dz) / _SQUARE + 0.5))
             beside = _COLUMNS // 2 + np.int64(np.floor((cos_yaw * dx - sin_yaw * dz) / _SQUARE + 0.5))
             if 0 <= far < _ROWS and 0 <= beside < _COLUMNS:
                 out[far * _COLUMNS + beside] = _THING
     for r in range(layout.MOST_RECEPTACLES):
-        out[layout.RECEPTACLES + r] = world.receptacles[r]
+        out[layout.RECEPTACLES + r] = env.receptacles[r]
 
 
 @helper
@@ -211,16 +211,16 @@ def _nearness(low: Any, high: Any, middle: Any, eye: Any, ray: Any) -> float:
 
 
 @helper
-def aimed_at(world: Any, things: Any, house: Any) -> Int:
+def aimed_at(env: Any, things: Any, house: Any) -> Int:
     """What grabbing would reach: a thing (its slot) with empty hands, a receptacle with full ones; -1: nothing.
 
     Among what is in view, within 3 m: what the view axis hits first, else what is nearest to it within 12 degrees.
     """
-    sin_yaw, cos_yaw, sin_tilt, cos_tilt = axes(world)
-    eye = (world.x, house.camera, world.z)
+    sin_yaw, cos_yaw, sin_tilt, cos_tilt = axes(env)
+    eye = (env.x, house.camera, env.z)
     ray = (-sin_yaw * cos_tilt, sin_tilt, -cos_yaw * cos_tilt)
     best, found = np.inf, np.int64(-1)
-    if world.held < 0:
+    if env.held < 0:
         for t in range(len(things)):
             thing = things[t]
             if thing.model < 0 or thing.seen != 2:
@@ -233,7 +233,7 @@ def aimed_at(world: Any, things: Any, house: Any) -> Int:
                 best, found = near, np.int64(t)
         return found
     for r in range(len(house.low)):
-        if world.receptacles[r] != 2 or not house.holds[r]:
+        if env.receptacles[r] != 2 or not house.holds[r]:
             continue
         x, z = house.base[r]
         half_x, half_z = house.half[r]

@@ -1,4 +1,4 @@
-"""The state of many Housekeep worlds: one record each, with tables of things, rows of the packer, and what was seen."""
+"""The state of many Housekeep envs: one record each, with tables of things, rows of the packer, and what was seen."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bkrl.envs.housekeep.layout import MOST_RECEPTACLES
 # What the last action did
 NOTHING, PICKED, PLACED, FAILED = range(4)
 
-WORLD: Final = np.dtype(
+ENV: Final = np.dtype(
     [
         ("stream", np.uint64),  # state of the random stream that draws episodes
-        ("episode", np.int32),  # of the world's list
-        ("house", np.int16),  # of the world's houses
+        ("episode", np.int32),  # of the env's list
+        ("house", np.int16),  # of the env's houses
         ("reduced", np.uint8),
         ("x", np.float64),
         ("z", np.float64),
@@ -57,7 +57,7 @@ EPISODE: Final = np.dtype(
 
 
 class Rules(NamedTuple):
-    """What can be chosen of a world.
+    """What can be chosen of an env.
 
     Attributes:
         high: high-level control.

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from bkrl.envs.family import World
+from bkrl.envs.family import EnvSpec
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.bot import STATE
 from bkrl.envs.housekeep.catalogue import action_names
@@ -19,18 +19,18 @@ from bkrl.envs.housekeep.engine import Engine
 from bkrl.envs.housekeep.metrics import METRICS
 from bkrl.envs.housekeep.options import chosen
 from bkrl.envs.housekeep.state import FAILED
-from bkrl.envs.vector import Moved, Obs, WorldVectorEnv
+from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
 
 
-class HousekeepVectorEnv(WorldVectorEnv):
-    """N Housekeep worlds.
+class HousekeepVectorEnv(BaseVectorEnv):
+    """N Housekeep envs.
 
     Args:
-        world: the id's facts.
+        env_spec: the id's facts.
         num_envs: N.
         observation: "symbolic" is the only one.
-        threads: worlds are split among this many threads; the results do not depend on it.
-        options: the world's own, see `options.settings`; and those of `WorldVectorEnv`.
+        threads: envs are split among this many threads; the results do not depend on it.
+        options: the env's own, see `options.settings`; and those of `BaseVectorEnv`.
 
     `infos` always hold what the last action did, (N,) each: `deed` (0 nothing, 1 picked, 2 placed, 3 failed),
     `deed_thing` (number of the class, -1), `deed_place` (the receptacle that the thing was taken from or put on, -1),
@@ -38,13 +38,15 @@ class HousekeepVectorEnv(WorldVectorEnv):
     names of `metrics.METRICS` (NaN for envs that go on, and for what has no value), with the mask `_metrics`.
     """
 
-    def __init__(self, world: World, num_envs: int, threads: int = 1, **options: Any) -> None:
+    def __init__(self, env_spec: EnvSpec, num_envs: int, threads: int = 1, **options: Any) -> None:
         common = {key: options.pop(key) for key in _COMMON if key in options}
-        self.options = chosen(world.env_id, **options)
-        names = action_names(world.env_id, self.options)
+        self.options = chosen(env_spec.env_id, **options)
+        names = action_names(env_spec.env_id, self.options)
         space = spaces.Box(0, 255, layout.OBS_SHAPE, np.uint8)
-        super().__init__(replace(world, action_names=names, max_steps=self.options.length), num_envs, space, **common)
-        self.engine = Engine(world.env_id, self.options, num_envs, threads)
+        super().__init__(
+            replace(env_spec, action_names=names, max_steps=self.options.length), num_envs, space, **common
+        )
+        self.engine = Engine(env_spec.env_id, self.options, num_envs, threads)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let the threads go."""
@@ -55,16 +57,16 @@ class HousekeepVectorEnv(WorldVectorEnv):
         """(N,) records of all that is true of each env, for the bot."""
         engine, numbers = self.engine, np.array([one.number for one in self.engine.houses], np.int16)
         states = np.zeros(self.num_envs, STATE)
-        states["scene"] = numbers[engine.worlds["house"]]
-        states["world"], states["things"], states["rows"] = engine.worlds, engine.things, engine.rows
+        states["scene"] = numbers[engine.envs["house"]]
+        states["world"], states["things"], states["rows"] = engine.envs, engine.things, engine.rows
         return states
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """The house of env `index` seen from above."""
         self._check_begun("frame")
         engine, index = self.engine, range(self.num_envs)[index]
-        world = engine.worlds[index]
-        return draw(engine.houses[world["house"]], world, engine.things[index], engine.squares[index])
+        env_spec = engine.envs[index]
+        return draw(engine.houses[env_spec["house"]], env_spec, engine.things[index], engine.squares[index])
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         for i, seed in enumerate(seeds or ()):
@@ -102,7 +104,7 @@ class HousekeepVectorEnv(WorldVectorEnv):
         return self.engine.out.symbolic[which].copy()
 
     def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.worlds["episode_return"][which], self.engine.worlds["decisions"][which]
+        return self.engine.envs["episode_return"][which], self.engine.envs["decisions"][which]
 
     def _exact(self, index: int, reward: float) -> float:
         return float(self.engine.out.rewards[index])

@@ -15,7 +15,7 @@ from bkrl.envs.housekeep.acting import START_TILT, stand, ways_from
 from bkrl.envs.housekeep.houses import House
 from bkrl.envs.housekeep.packer import THING
 from bkrl.envs.housekeep.sight import look, look_for_things
-from bkrl.envs.housekeep.state import WORLD
+from bkrl.envs.housekeep.state import ENV
 
 
 class HouseViews(NamedTuple):
@@ -47,39 +47,39 @@ def views_of(house: House, number: int, episodes: NDArray[Any]) -> HouseViews:
         np.zeros((E, R), np.int64),
     )
     everything = house._replace(present=np.ones_like(house.present))
-    _fill(np.zeros(1, WORLD), np.zeros(0, THING), everything, number, episodes, views)
+    _fill(np.zeros(1, ENV), np.zeros(0, THING), everything, number, episodes, views)
     return views
 
 
 @kernel
-def _fill(worlds: Any, nothing: Any, house: Any, number: Int, episodes: Any, views: Any) -> None:
-    """Look from everywhere. worlds: (1,) a world for it; nothing: (0,) things."""
-    world, R = worlds[0], len(house.low)
+def _fill(envs: Any, nothing: Any, house: Any, number: Int, episodes: Any, views: Any) -> None:
+    """Look from everywhere. envs: (1,) an env for it; nothing: (0,) things."""
+    env, R = envs[0], len(house.low)
     lengths = np.empty(len(house.places))
     for s in range(len(views.squares)):
         if s < len(episodes):
             episode = episodes[s]
             if episode.house != number:
                 continue
-            world.at, world.x, world.z, world.yaw, world.tilt = -1, episode.x, episode.z, episode.yaw, START_TILT
-            ways_from(house, world.x, world.z, lengths, views.away[s], views.first[s])
+            env.at, env.x, env.z, env.yaw, env.tilt = -1, episode.x, episode.z, episode.yaw, START_TILT
+            ways_from(house, env.x, env.z, lengths, views.away[s], views.first[s])
         else:
-            stand(world, house, np.int64(s - len(episodes)))
-        look(world, nothing, views.squares[s], house)
+            stand(env, house, np.int64(s - len(episodes)))
+        look(env, nothing, views.squares[s], house)
         for r in range(R):
-            views.receptacles[s, r] = world.receptacles[r] == 2
+            views.receptacles[s, r] = env.receptacles[r] == 2
 
 
 @helper
-def recall(world: Any, things: Any, squares: Any, house: Any, views: Any) -> None:
+def recall(env: Any, things: Any, squares: Any, house: Any, views: Any) -> None:
     """`sight.look` from where high-level control stands, out of the table; things move, so they are looked for."""
-    row = np.int64(world.episode) if world.at < 0 else len(views.away) + np.int64(world.at)
-    receptacles, present = views.receptacles[row], house.present[world.reduced]
+    row = np.int64(env.episode) if env.at < 0 else len(views.away) + np.int64(env.at)
+    receptacles, present = views.receptacles[row], house.present[env.reduced]
     for r in range(len(receptacles)):
-        world.receptacles[r] = 2 if receptacles[r] and present[r] else min(1, world.receptacles[r])
+        env.receptacles[r] = 2 if receptacles[r] and present[r] else min(1, env.receptacles[r])
     floor, new = views.squares[row], 0
     for q in range(len(floor)):
         new += floor[q] and not squares[q]
         squares[q] |= floor[q]
-    world.squares_seen += new
-    look_for_things(world, things, house)
+    env.squares_seen += new
+    look_for_things(env, things, house)

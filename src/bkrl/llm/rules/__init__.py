@@ -1,8 +1,8 @@
 """`rules`: a hand-written annotator that stands in for a language model, without a key, a download or a cent.
 
 It reads the very prompt a language model would get and answers in the same form. What it knows is general knowledge
-of the two families of worlds, written as code in this package: it is *not* a language model, it understands no other
-world, and it never learns which task an agent has (the prompt does not say).
+of the two families of envs, written as code in this package: it is *not* a language model, it understands no other
+env, and it never learns which task an agent has (the prompt does not say).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ HONESTY = "rules (hand-written heuristics, not a language model)"
 TIE_MARGIN = 0.1
 """Scores closer than this are a tie."""
 DONE_WEIGHT = 20.0
-"""What having done all sub-goals of a world adds to a segment's score: a door unlocked before it weighs as much as one
+"""What having done all sub-goals of an env adds to a segment's score: a door unlocked before it weighs as much as one
 opened in it.
 """
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the annotator knows of one family of worlds.
+    """What the annotator knows of one family of envs.
 
     `judge`: a segment's score and the reason for it in words; `goals`: what to do next; `programs`: potentials from
     simple to rich, given the whole prompt (which describes the observation's layout); `deeds`: what to do now, given
@@ -74,16 +74,16 @@ class RulesBackend:
 
 
 def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, name: str = "rules") -> str:
-    """The reply to a conversation whose turns are given as text, the first holding world and task. Raises Fault.
+    """The reply to a conversation whose turns are given as text, the first holding env and task. Raises Fault.
 
     Args:
         turns: see above.
-        knowledge: what is known of each family of worlds.
+        knowledge: what is known of each family of envs.
         name: of who answers.
     """
-    world = re.search(r"^# World: (\w+)", turns[0], re.MULTILINE)
+    family = re.search(r"^# World: (\w+)", turns[0], re.MULTILINE)
     task = re.search(r"^# Task: (\w+)", turns[0], re.MULTILINE)
-    known = knowledge.get(world[1]) if world else None
+    known = knowledge.get(family[1]) if family else None
     if known is None or task is None:
         raise Fault(
             "stop",
@@ -91,7 +91,7 @@ def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, nam
             f"The {name} annotator knows {', '.join(knowledge)} and no other env; name a language model with --llm.",
         )
     if task[1] == "compare":
-        return _compare(known, world[1], turns[1])  # type: ignore[index]
+        return _compare(known, family[1], turns[1])  # type: ignore[index]
     if task[1] == "suggest":
         return json.dumps({"goals": known.goals(read_segment(turns[1]))}, ensure_ascii=False)
     if task[1] == "belongs":
@@ -104,14 +104,14 @@ def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, nam
         if situation is None:
             raise unknown_prompt()
         return "\n".join(f"- {deed.capitalize()}" for deed in known.deeds(json.loads(situation[0])))
-    return _write(programs_of_memory(world[1], turns[0]) or known.programs(turns[0]), turns)  # type: ignore[index]
+    return _write(programs_of_memory(family[1], turns[0]) or known.programs(turns[0]), turns)  # type: ignore[index]
 
 
-def _compare(known: Knowledge, world: str, text: str) -> str:
+def _compare(known: Knowledge, family: str, text: str) -> str:
     a, b = (read_segment(text, name) for name in "AB")
     (score_a, why_a), (score_b, why_b) = known.judge(a), known.judge(b)
     score_a, score_b = (
-        score + DONE_WEIGHT * worth_of(world, one.done or {}) for score, one in ((score_a, a), (score_b, b))
+        score + DONE_WEIGHT * worth_of(family, one.done or {}) for score, one in ((score_a, a), (score_b, b))
     )
     if abs(score_a - score_b) < TIE_MARGIN:
         choice = "tie"

@@ -1,5 +1,5 @@
 """What the rules annotator makes of the memory of episodes: programs that read it, and the worth of what was done, for
-comparing segments. Sub-goals of a world are each worth something the first time. No task is assumed: what is counted
+comparing segments. Sub-goals of an env are each worth something the first time. No task is assumed: what is counted
 here is on the way to any task.
 
 Values of programs lie between 0 and 1, as the prompt asks, and rise by the same whatever was done before.
@@ -109,22 +109,22 @@ _STEPS: dict[str, tuple[dict[str, tuple[float, int]], tuple[dict[str, tuple[str,
 }
 
 
-def worth_of(world: str, done: Mapping[str, int]) -> float:
-    """Between 0 and 1, how much of the sub-goals of a world was done; 0 where none are known. `world`: see below."""
-    worth = _STEPS[world][0] if world in _STEPS else {}
+def worth_of(family: str, done: Mapping[str, int]) -> float:
+    """Between 0 and 1, how much of the sub-goals of an env was done; 0 where none are known. `family`: see below."""
+    worth = _STEPS[family][0] if family in _STEPS else {}
     total = sum(each * steps for each, steps in worth.values())
     return sum(each * min(done.get(name, 0), steps) for name, (each, steps) in worth.items()) / (total or 1.0)
 
 
-def programs_of_memory(world: str, prompt: str) -> list[str] | None:
-    """Programs from few sub-goals to all; None where the prompt offers no memory. `world`: a key of `KNOWLEDGE`."""
+def programs_of_memory(family: str, prompt: str) -> list[str] | None:
+    """Programs from few sub-goals to all; None where the prompt offers no memory. `family`: a key of `KNOWLEDGE`."""
     found = _COLUMNS.search(prompt)
-    if found is None or world not in _STEPS:
+    if found is None or family not in _STEPS:
         return None
     fields = {name: int(number) for number, name in re.findall(r"(\d+) (\w+)", found[1])}
-    worth, steps = _STEPS[world]
+    worth, steps = _STEPS[family]
     groups: dict[str, tuple[str, ...]] = {}
-    programs, said = [], advice_of(**layout_of(prompt)) if world == "Crafter" else ""
+    programs, said = [], advice_of(**layout_of(prompt)) if family == "Crafter" else ""
     for more in steps:
         groups |= more
         named = [name for names in groups.values() for name in names]

@@ -3,7 +3,7 @@
 Retrieval: the recent past is compared with the segments that were asked about; the goals suggested for the most similar
 ones count.  Similarity: the present view's caption, clause by clause, and the last action if it changed anything, is
 compared with those goals.  near = max(0, (similarity - threshold) / (1 - threshold)): graded, without the published
-jump from 0 to the threshold, and the threshold is measured for this encoder and this world on the dataset.  raw = near;
+jump from 0 to the threshold, and the threshold is measured for this encoder and this env on the dataset.  raw = near;
 with the memory of episodes it is reached + `NEAR` near, where `reached` says how many of the goals were reached before.
 """
 
@@ -178,7 +178,7 @@ class _Settings(TypedDict):
 
 
 def load(artefact: Artefact) -> GoalRaw:
-    """The index of a "goal" artefact, with the captioner of its world."""
+    """The index of a "goal" artefact, with the captioner of its env."""
     from bkrl.envs import captioner, clause_reader
 
     table = read_table(artefact.part(INDEX), _INDEX_SCHEMA).to_pylist()

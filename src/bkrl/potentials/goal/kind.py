@@ -1,4 +1,4 @@
-"""Goal potentials from a label run: the index of what was suggested when, and the threshold for its world."""
+"""Goal potentials from a label run: the index of what was suggested when, and the threshold for its env."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def build_index(
 
 @dataclass(frozen=True)
 class GoalCalibration:
-    """The threshold for an encoder and a world, and the figures behind it.
+    """The threshold for an encoder and an env, and the figures behind it.
 
     Attributes:
         threshold: the similarity from which a window counts.
@@ -158,7 +158,7 @@ class GoalCalibration:
 def calibrate(raw: GoalRaw, windows: Windows, rng: np.random.Generator, quantile: float = 0.9) -> GoalCalibration:
     """The threshold: the similarity that goals of *unrelated* moments reach in `quantile` of the windows.
 
-    What is above has to do with the moment, and not just with the words of this world.  Where unrelated goals reach as
+    What is above has to do with the moment, and not just with the words of this env.  Where unrelated goals reach as
     high as the retrieved ones nearly everywhere (few distinct goals), the median of the retrieved ones keeps a quarter
     of the range alive.
     """

@@ -41,7 +41,7 @@ def action_clause(name: str) -> str:
 class Texts:
     """Vectors and goal similarities of clauses and of what views say, each computed once.
 
-    Row 0 of both tables is zero and stands for what came before the episode.  Where the world has a reader, views that
+    Row 0 of both tables is zero and stands for what came before the episode.  Where the env has a reader, views that
     read the same share a row, and nothing is written to be taken apart again.
     """
 

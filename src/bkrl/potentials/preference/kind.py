@@ -13,7 +13,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.envs import family_of
-from bkrl.envs.family import World
+from bkrl.envs.family import EnvSpec
 from bkrl.envs.symbols import Symbols
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
@@ -120,8 +120,10 @@ def _segment_length(labels: Run, lengths: Iterable[int]) -> int:
     return int(found[0])
 
 
-def net_config(dataset: Dataset | World, horizon: int, words: MissionWords | None = None, memory: int = 0) -> NetConfig:
-    """Sizes of a network for windows of this dataset or world; one that reads missions has more to tell apart.
+def net_config(
+    dataset: Dataset | EnvSpec, horizon: int, words: MissionWords | None = None, memory: int = 0
+) -> NetConfig:
+    """Sizes of a network for windows of this dataset or env; one that reads missions has more to tell apart.
 
     `memory`: fields of the memory of episodes that it reads.
     """

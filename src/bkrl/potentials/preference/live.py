@@ -14,7 +14,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.windows import Reads, Rollout, Windows
-from bkrl.envs.family import World
+from bkrl.envs.family import EnvSpec
 from bkrl.labelers.live import LiveComparisons
 from bkrl.potentials.kinds import permuted
 from bkrl.potentials.preference import PreferenceRaw
@@ -44,7 +44,7 @@ class LivePreferences:
 
     Args:
         comparisons: where preferences come from.
-        world: whose windows Φ reads.
+        env_spec: whose windows Φ reads.
         every: env steps between two fits.
         until: env steps of the run; nothing is asked once they are reached.
         epochs: most passes of a fit.
@@ -55,7 +55,7 @@ class LivePreferences:
     def __init__(
         self,
         comparisons: LiveComparisons,
-        world: World,
+        env_spec: EnvSpec,
         *,
         every: int,
         until: int,
@@ -63,9 +63,9 @@ class LivePreferences:
         seed: int,
         shuffled: bool = False,
     ) -> None:
-        self.comparisons, self.world = comparisons, world
+        self.comparisons, self.env_spec = comparisons, env_spec
         self.every, self.until, self.epochs, self.seed, self.shuffled = every, until, epochs, seed, shuffled
-        self.config = net_config(world, comparisons.length)
+        self.config = net_config(env_spec, comparisons.length)
         self.potential: Potential = Silent(Reads(comparisons.length))
         self.steps = self.fits = self.fitted = 0
         self.accuracy = float("nan")
@@ -103,9 +103,11 @@ class LivePreferences:
         self.fits, self.accuracy = self.fits + 1, found.accuracy
 
     def _scaled(self, raw: PreferenceRaw, scale: Scale) -> Scaled:
-        world = self.world
-        shape, names = world.obs_shape, world.action_names
-        return Scaled(raw, Artefact("preference", raw.reads.horizon, world.env_id, world.family, shape, names, scale))
+        env_spec = self.env_spec
+        shape, names = env_spec.obs_shape, env_spec.action_names
+        return Scaled(
+            raw, Artefact("preference", raw.reads.horizon, env_spec.env_id, env_spec.family, shape, names, scale)
+        )
 
     def state(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {f"comparisons.{name}": one for name, one in self.comparisons.state().items()}

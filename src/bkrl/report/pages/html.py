@@ -22,7 +22,7 @@ from markupsafe import Markup
 from bkrl.core.files import plain
 from bkrl.core.reporter import duration, percent, percents
 from bkrl.methods import find_method
-from bkrl.report.groups import short_world
+from bkrl.report.groups import short_env
 from bkrl.report.plots.draw import COLOURS, DARK_COLOURS
 from bkrl.stats.crossings import StepsRatio, bounded
 from bkrl.stats.intervals import on_grid, step_label
@@ -79,7 +79,7 @@ def _environment() -> jinja2.Environment:
         capitalize_first=_capitalized,
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
-        short_world=short_world,
+        short_env=short_env,
         facts_of=facts_of,
         anchor=anchor,
         pretty=lambda value: json.dumps(value, indent=1, ensure_ascii=False),

@@ -15,7 +15,7 @@ import numpy as np
 
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.audit import Answer
-from bkrl.labelers.material import WorldCard, return_to_go
+from bkrl.labelers.material import EnvCard, return_to_go
 from bkrl.labelers.quality import Vote, agreement_of, questions, rules_choice, segments_of, votes_of
 from bkrl.report.plots.pictures import Pictures, pack
 
@@ -78,7 +78,7 @@ class Book:
 
 def of_pairs(
     dataset: Dataset,
-    world: WorldCard,
+    card: EnvCard,
     table: Sequence[Row],
     responses: Sequence[Row],
     audits: Mapping[str, Mapping[int, Answer]],
@@ -88,7 +88,7 @@ def of_pairs(
     """The browser's data of a preference run."""
     book, known = Book(), {int(row["request_id"]): row for row in responses}
     segments = [segment for row in table for segment in segments_of(row)]
-    steps, pictures = _steps(dataset, world.family, segments, book)
+    steps, pictures = _steps(dataset, card.family, segments, book)
     records, facts = [], []
     for number, row in enumerate(table):
         a, b = segments_of(row)
@@ -103,7 +103,7 @@ def of_pairs(
             "status": row["status"],
             "agreement": agreement_of(row),
             **_bill([response for exchanges in asked for response in exchanges]),
-            "rules": None if by_rules else rules_choice(dataset, world, row),
+            "rules": None if by_rules else rules_choice(dataset, card, row),
             "gain": round(float(gain), 4),
             "person": people or None,
             "differs": len(values) > 1,

@@ -22,25 +22,25 @@ from bkrl.stats.crossings import StepsRatio
 
 @dataclass(frozen=True)
 class Section:
-    """One world: its results, figures, and why some of its potentials may mislead."""
+    """One env: its results, figures, and why some of its potentials may mislead."""
 
-    world: EnvResults
+    results: EnvResults
     anchor: str
     figures: Sequence[Figure]
     doubts: Sequence[str]
 
     @property
     def tested(self) -> list[ResultRow]:
-        return [row for row in self.world.rows if row.versus]
+        return [row for row in self.results.rows if row.versus]
 
     @property
     def collected(self) -> bool:
-        return any(row.with_collection is not None for row in self.world.rows)
+        return any(row.with_collection is not None for row in self.results.rows)
 
 
 @dataclass(frozen=True)
 class GlanceCell:
-    """A method in a world, at a glance; empty where it was not trained there."""
+    """A method in an env, at a glance; empty where it was not trained there."""
 
     text: str = ""
     tone: str = "open"
@@ -50,7 +50,7 @@ class GlanceCell:
 
 @dataclass(frozen=True)
 class GlanceRow:
-    """A method in every world."""
+    """A method in every env."""
 
     legend: str
     control: bool
@@ -96,8 +96,8 @@ def report_page(
         identity=identity,
         meta=_meta(chain, trained, comparisons, results.task_set),
         sections=[
-            Section(world, f"world-{i}", figures, [row.group.doubt for row in comparison.rows if row.group.doubt])
-            for i, (world, (comparison, figures)) in enumerate(zip(results.worlds, compared, strict=True))
+            Section(results, f"env-{i}", figures, [row.group.doubt for row in comparison.rows if row.group.doubt])
+            for i, (results, (comparison, figures)) in enumerate(zip(results.envs, compared, strict=True))
         ],
         glance=_glance(comparisons) if len(comparisons) > 1 else [],
         evaluations=[(one.key, one.row) for one in played],
@@ -119,7 +119,7 @@ def _meta(chain: Chain, trained: int, comparisons: Sequence[Comparison], task_se
     listed = f"{', '.join(map(str, seeds[:12]))}{' …' if len(seeds) > 12 else ''}"
     parts = [
         _count(trained, "training run"),
-        _count(len(comparisons), "world"),
+        _count(len(comparisons), "env"),
         f"seed{'s' if len(seeds) > 1 else ''} {listed}" if seeds else "",
         _count(len(chain.nodes), "run") + " in the chain",
         f"{task_set} set of tasks and seeds" if task_set else "",
@@ -132,16 +132,16 @@ def _count(n: int, word: str) -> str:
 
 
 def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
-    """Every method in every world in one table: the ratio of steps and what may be said of it."""
+    """Every method in every env in one table: the ratio of steps and what may be said of it."""
     rows: dict[str, dict[str, ResultRow]] = {}
     for comparison in comparisons:
         for row in comparison.rows:
             if not row.group.is_baseline:
                 rows.setdefault(row.group.label, {})[comparison.env] = row
     found = []
-    for label, by_world in rows.items():
-        group = next(iter(by_world.values())).group
-        cells = [_cell(by_world.get(comparison.env)) for comparison in comparisons]
+    for label, by_env in rows.items():
+        group = next(iter(by_env.values())).group
+        cells = [_cell(by_env.get(comparison.env)) for comparison in comparisons]
         found.append((group.is_control, label, GlanceRow(group.legend, group.is_control, cells)))
     return [row for _, _, row in sorted(found, key=lambda one: one[:2])]
 

@@ -173,7 +173,7 @@ class ShownAgent:
 def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[ShownAgent], int]:
     """GIFs of evaluate runs, and how many were left out.
 
-    One for each method and world, the first recorded of its first run, sampled actions before greedy ones: the choice
+    One for each method and env, the first recorded of its first run, sampled actions before greedy ones: the choice
     must not look for a good episode.
     """
     shown: list[ShownAgent] = []

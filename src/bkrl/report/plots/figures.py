@@ -1,4 +1,4 @@
-"""Which lines stand in which figure of a world, how they look, and the values the page needs to draw them.
+"""Which lines stand in which figure of an env, how they look, and the values the page needs to draw them.
 
 At most ``MOST_LINES`` lines a figure: methods first, in all their forms of shaping; then, in small multiples, each
 method among its own controls. Plain PPO stands in every one.
@@ -49,7 +49,7 @@ _OTHER_DASHES = ("", "8 3", "2 3", "10 3 2 3", "4 2", "1 4")
 
 
 def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
-    """One look for each label in a world, no two alike."""
+    """One look for each label in an env, no two alike."""
     found: dict[str, Style] = {}
     for group in groups:
         slot = _CONTROL_SLOTS.get(group.control) if group.is_control else _colour(group.alg)
@@ -75,7 +75,7 @@ def _from(wanted: Style) -> Iterator[Style]:
 
 
 def panels(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
-    """The figures of a world as (title, groups), none with more than `MOST_LINES` lines, every group in one of them."""
+    """The figures of an env as (title, groups), none with more than `MOST_LINES` lines, every group in one of them."""
     base = [group for group in groups if group.is_baseline]
     others = [group for group in groups if not group.is_baseline]
     if len(groups) <= MOST_LINES:
@@ -167,7 +167,7 @@ class Figure:
 
 
 def figures_of(number: int, comparison: Comparison, threshold: float) -> list[Figure]:
-    """All figures of a world: success in each panel, then return, length and profiles of the first panel's methods."""
+    """All figures of an env: success in each panel, then return, length and profiles of the first panel's methods."""
     groups = [row.group for row in comparison.rows]
     styles = styles_of(groups)
     split = panels(groups)

@@ -53,7 +53,7 @@ class Pictures:
 
 
 def pack(family: str, observations: NDArray[np.uint8]) -> Pictures | None:
-    """Pictures of observations (N, *obs_shape) of a family of worlds; None where there is no way to draw them."""
+    """Pictures of observations (N, *obs_shape) of a family of envs; None where there is no way to draw them."""
     drawn = envs.family(family).tile_maps(observations) if len(observations) else None
     if drawn is None or len(drawn[1]) > len(ALPHABET):
         return None

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.data.dataset import Dataset
+from bkrl.envs import env_spec
 from bkrl.envs import family as family_named
-from bkrl.envs import world
 from bkrl.inspect.quality import courses, in_words
 from bkrl.potentials.protocol import Scaled
 from bkrl.report.plots.draw import COLOURS, INK, RC, embedded
@@ -123,7 +123,7 @@ def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:
 
 
 def pictures(family: str, observations: NDArray[np.uint8], scale: int = 1) -> list[str]:
-    """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of worlds that there is no way to draw."""
+    """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of envs that there is no way to draw."""
     drawn = family_named(family).tile_maps(observations) if len(observations) else None
     if drawn is None:
         return [""] * len(observations)
@@ -141,7 +141,7 @@ def strips(potential: Scaled, dataset: Dataset) -> list[Strip]:
     for course in courses(potential, dataset):
         phi = [round(float(value), 4) for value in course.phi]
         shown = moments(phi)
-        drawn = pictures(world(dataset.env_id).family, dataset.observations[course.rows[shown]])
+        drawn = pictures(env_spec(dataset.env_id).family, dataset.observations[course.rows[shown]])
         captions, actions = in_words(dataset, course.rows)
         gained = float(dataset.returns[course.episode])
         found.append(

@@ -21,7 +21,7 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
-from bkrl.envs import family, make_vec, world
+from bkrl.envs import env_spec, family, make_vec
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
@@ -42,7 +42,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     """Play `config.episodes` episodes in each mode and write evaluation.json and the GIFs.
 
     Raises:
-        InputError: the policy is missing or damaged, or belongs to another family of worlds.
+        InputError: the policy is missing or damaged, or belongs to another family of envs.
     """
     folder = Path(config.policy)
     if (folder / "config.json").is_file() and (folder / "tokenizer_config.json").is_file():
@@ -54,7 +54,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     agent = load_agent(source.path)
     if config.conditions is not None:
         return _under_conditions(config, source, agent, reporter)
-    facts = world(config.env or agent.env_id)
+    facts = env_spec(config.env or agent.env_id)
     env_id = facts.env_id
     check_acts_in(agent, facts, config.policy)
     envs = None
@@ -128,7 +128,7 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
     assert config.conditions is not None
     conditions, path = read_conditions(config.conditions), path_of(config.conditions)
     for condition in conditions.conditions:
-        facts = world(env_of(condition, agent.env_id))
+        facts = env_spec(env_of(condition, agent.env_id))
         if facts.family != agent.family:
             raise InputError(
                 f"{config.policy} acts in {agent.family} envs, and the condition '{condition.name}' is in "

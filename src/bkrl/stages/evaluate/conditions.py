@@ -17,7 +17,7 @@ from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.flags import Flag
 from bkrl.core.registry import did_you_mean
-from bkrl.envs import family, options, world
+from bkrl.envs import env_spec, family, options
 from bkrl.text.wording import Wording
 
 FOLDER = Path(__file__).parent
@@ -181,7 +181,7 @@ def _condition(path: Path, entry: _Condition, envs: str | list[str]) -> Conditio
         envs = entry.get("env", envs)
         envs = [envs] if isinstance(envs, str) and envs else envs
         for env in envs:
-            world(env)
+            env_spec(env)
     except BkrlError as problem:
         raise InputError(f"{path}, condition '{entry['name']}': {problem}") from None
     return Condition(entry["name"], tuple(envs), wording, dict(entry.get("published", {})))
@@ -191,8 +191,8 @@ def env_of(condition: Condition, trained_in: str) -> str:
     """The env of a condition, with the actions of the env that the policy was trained in, unless it says others."""
     if not condition.envs:
         return trained_in
-    acts = world(trained_in).action_names
-    chosen = next((one for one in condition.envs if world(one).action_names == acts), condition.envs[0])
+    acts = env_spec(trained_in).action_names
+    chosen = next((one for one in condition.envs if env_spec(one).action_names == acts), condition.envs[0])
     trained, own = options.split(trained_in)[1], options.split(chosen)[1]
     inherited = {} if "actions" in own or "actions" not in trained else {"actions": trained["actions"]}
     return with_options(chosen, inherited)
@@ -203,13 +203,13 @@ def with_options(env_id: str, more: dict[str, str]) -> str:
     bare, chosen = options.split(env_id)
     chosen |= more
     text = ",".join(f"{name}={value}" for name, value in chosen.items())
-    return world(f"{bare}@{text}" if text else bare).env_id
+    return env_spec(f"{bare}@{text}" if text else bare).env_id
 
 
 def kinds_of(env_id: str) -> dict[str, str]:
     """The env of each kind of task of an env, by the kind; the env itself, by "", where it has no kinds."""
     bare, chosen = options.split(env_id)
-    known: dict[str, Any] = {one.name: one.default for one in family(world(bare).family).options(world(bare))}
+    known: dict[str, Any] = {one.name: one.default for one in family(env_spec(bare).family).options(env_spec(bare))}
     if "task_kinds" not in known:
         return {"": env_id}
     kinds = chosen["task_kinds"].split("+") if "task_kinds" in chosen else known["task_kinds"]

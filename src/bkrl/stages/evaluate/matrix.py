@@ -25,7 +25,7 @@ from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import BkrlError, UsageError
 from bkrl.core.files import atomic_write, plain, read_json, to_json
 from bkrl.core.reporter import Reporter, percent, percents
-from bkrl.envs import bot_of, family, make_vec, options, world
+from bkrl.envs import bot_of, env_spec, family, make_vec, options
 from bkrl.runs.record import Run
 from bkrl.stages.evaluate.conditions import Condition, Conditions, Measure, env_of, kinds_of, with_options
 from bkrl.stats.intervals import t_interval, wilson_interval
@@ -80,7 +80,7 @@ class MatrixRow:
 
 def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent:
     """The agent of a name, made ready for a condition; UsageError, in a sentence, where it cannot be."""
-    facts = world(env_id)
+    facts = env_spec(env_id)
     if name == "bot":
         if bot_of(facts.env_id) is None:
             raise UsageError(f"there is no bot in {env_id}")
@@ -157,7 +157,7 @@ def _cell(
         if kept.get("cell") == described:
             episodes: list[dict[str, Any]] = kept["episodes"]
             return episodes
-    names = family(world(cell.env).family).achievements
+    names = family(env_spec(cell.env).family).achievements
     envs = make_vec(cell.env, min(cell.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
     try:
         episodes = [
@@ -179,7 +179,7 @@ def _cell(
 
 
 def _rows(row: MatrixRow, found: dict[str, list[dict[str, Any]]], conditions: Conditions) -> list[MatrixRow]:
-    also_first, names = conditions.also_first, family(world(row.env).family).achievements
+    also_first, names = conditions.also_first, family(env_spec(row.env).family).achievements
     summary = partial(summarised, names=names, measure=conditions.measure)
     rows = [summary(row, found)]
     if also_first and also_first < min(map(len, found.values())):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bkrl.core.reporter import Reporter
 from bkrl.studies.cells import name_of
-from bkrl.studies.world import Cell
+from bkrl.studies.section import Cell
 
 
 class Executor(Protocol):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bkrl.core.reporter import Reporter
 from bkrl.studies.executors import log_of
 from bkrl.studies.executors.work import work
-from bkrl.studies.world import Cell
+from bkrl.studies.section import Cell
 
 _DIED = "its process ended without a message (was it killed, or was memory short?)"
 _STOPPED = "its process was told to stop from outside; what it had is kept, and --retry-failed goes on from there"

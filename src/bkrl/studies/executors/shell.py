@@ -9,7 +9,7 @@ from typing import Any
 
 from bkrl.core.config import MergeConfig
 from bkrl.core.flags import LENIENT, flags_of, option_name, without_effect
-from bkrl.studies.world import Cell
+from bkrl.studies.section import Cell
 
 
 def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:

@@ -23,7 +23,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.studies.cells import name_of
 from bkrl.studies.executors import log_of
 from bkrl.studies.executors.work import work
-from bkrl.studies.world import Cell
+from bkrl.studies.section import Cell
 
 MANY = 1_000_000
 ARRAY = 1000

@@ -11,7 +11,7 @@ from bkrl.core.errors import BkrlError
 from bkrl.core.files import unshare
 from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import busy
-from bkrl.studies.world import Cell
+from bkrl.studies.section import Cell
 
 PATIENCE = 60.0
 """Seconds to wait for another process in the same run: one whose sweep was killed is about to stop."""

@@ -1,8 +1,8 @@
 """Prompts: Markdown templates that anyone can read and replace, and the one function that fills them in.
 
-A template is split into turns at its `<<<role>>>` lines *before* anything is filled in, and text from a world
+A template is split into turns at its `<<<role>>>` lines *before* anything is filled in, and text from an env
 (captions, programs' errors) enters only through the `quote` filter, as one JSON string without brackets of the kinds
-that mark up prompts, or backticks. So no text from a world can open a turn, close a block or end its own quotation, in
+that mark up prompts, or backticks. So no text from an env can open a turn, close a block or end its own quotation, in
 our templates or in a model's chat template. Names of actions, which stand unquoted, go through `name`.
 
 A folder of one's own, or `bare`, replaces templates turn by turn (`open_prompts`): a file that has a system turn and no
@@ -262,7 +262,7 @@ def open_prompts(choice: str | None) -> Prompts:
 
 
 def names() -> list[str]:
-    """All templates of the package: those here and those that families of worlds bring."""
+    """All templates of the package: those here and those that families of envs bring."""
     return sorted(_files())
 
 

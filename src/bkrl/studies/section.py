@@ -14,7 +14,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build
-from bkrl.envs import sets, world
+from bkrl.envs import env_spec, sets
 from bkrl.methods import find_method, method_of, methods, settings_from
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
 from bkrl.studies.tables import check_choice, check_keys, name_of_folder, on_top, seed_list, tables_of
@@ -22,7 +22,7 @@ from bkrl.verbs import VERBS
 
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _CONFIGS["lm_make"] = settings.LmMakeConfig
-_WORLD_KEYS = {
+_SECTION_KEYS = {
     *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "collect_shards", "task"),
     *("methods", "demonstrations", "models"),
     *_CONFIGS,
@@ -79,7 +79,7 @@ class StudySection:
     def __init__(self, table: Mapping[str, Any], out: Path) -> None:
         if "label_shards" in table:
             raise UsageError("Labels are made by one cell, which asks 64 questions at once; leave label_shards out.")
-        check_keys(table, _WORLD_KEYS, "A study's world")
+        check_keys(table, _SECTION_KEYS, "A study's section")
         self.table = table
         self.root = out / name_of_folder(table, "world")
         self.preparation: list[Cell] = []
@@ -89,7 +89,7 @@ class StudySection:
         self._models: list[str] = []
         self._methods = on_top({}, table.get("methods", {}))
         check_keys(self._methods, [one.name for one in methods()], f"methods of {self.root.name}")
-        tasks = tables_of(table, "task", "A study's world") or [{}]
+        tasks = tables_of(table, "task", "A study's section") or [{}]
         entries = [entries_of(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
         together = [entry for listed in entries for entry in listed]
         variants = self._variants(together)
@@ -160,10 +160,10 @@ class StudySection:
         ]
 
     def _language_models(self, draw: _Draw) -> None:
-        """Language models for the world's entries: they read what was recorded, and may clone the demonstrations."""
+        """Language models for the section's entries: they read what was recorded, and may clone the demonstrations."""
         recorded = {"collect": self._data(draw), "demonstrations": self._shown}
         read = tuple(path for key, path in recorded.items() if key in self.table)
-        for given in tables_of(self.table, "models", f"The world {self.root.name}"):
+        for given in tables_of(self.table, "models", f"The section {self.root.name}"):
             own = {key: value for key, value in given.items() if key not in ("name", "clone")}
             out = self.root / f"lm-{name_of_folder(given, 'model')}"
             clone = self._shown if given.get("clone") else None
@@ -175,7 +175,7 @@ class StudySection:
         """What a run of an entry starts from: settings that the plan fixes, and a table on top of the others."""
         fixed: dict[str, Any] = {}
         for setting, other in (("init_from", entry.after), ("guide", entry.guide)):
-            if other:  # "NAME" of the same task, or "WORLD/NAME"
+            if other:  # "NAME" of the same task, or "SECTION/NAME"
                 fixed[setting] = (self.root.parent if "/" in other else folder) / f"{other}-s{seed}"
         if "demonstrations" in self.table and entry.clones:
             fixed["data"] = self._shown
@@ -234,7 +234,7 @@ class StudySection:
                 sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
 
     def _called(self, stage: str) -> tuple[str, str]:
-        """What a stage of this world is called in a refusal of its seed, and the key of its seeds."""
+        """What a stage of this section is called in a refusal of its seed, and the key of its seeds."""
         return f"{stage} of {self.root.name}", f"{stage}_seeds"
 
     def _data(self, draw: _Draw) -> Path:
@@ -271,7 +271,7 @@ class StudySection:
         return self._made[key]
 
     def _cell(self, stage: str, *above: Mapping[str, Any], variant: str | None = None, **fixed: Any) -> Cell:
-        """The world's table for this stage, the variant's own table on it, then those `above`; what the plan fixes."""
+        """The section's table for this stage, on it the variant's own, then those `above`; what the plan fixes."""
         table = on_top({}, self.table.get(stage, {}))
         if variant is not None:
             own = {key: table.pop(key) for key in VARIANTS if isinstance(table.get(key), dict)}
@@ -289,7 +289,7 @@ class StudySection:
 def _in_own_language(cell: Cell) -> Cell:
     """A collect cell as its run records it: with the language of its env, where none was named."""
     with suppress(UsageError):  # an env that is not there is refused when its cell begins
-        return cell._replace(config=cell.config.in_language_of(world(cell.config.env).language))
+        return cell._replace(config=cell.config.in_language_of(env_spec(cell.config.env).language))
     return cell
 
 
@@ -301,7 +301,7 @@ def _count(table: Mapping[str, Any], name: str) -> int:
 
 
 def _seeds(table: Mapping[str, Any], key: str) -> list[int | None]:
-    """The seeds that a world lists under `key`; [None] where it lists none."""
+    """The seeds that a section lists under `key`; [None] where it lists none."""
     return [*seed_list(table[key], key)] if key in table else [None]
 
 

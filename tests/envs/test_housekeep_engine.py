@@ -46,9 +46,9 @@ def placed() -> tuple[Any, Any]:
     third = rng.integers(2, own.ground.sides[polygons])
     corners = own.ground.corners[polygons[:, None], np.stack([np.zeros_like(third), third - 1, third], 1)]
     x, z = (corners * weights[..., None]).sum(1).T
-    worlds = envs.engine.worlds
-    worlds["x"], worlds["z"], worlds["polygon"] = x, z, polygons
-    worlds["yaw"], worlds["tilt"] = rng.uniform(0, 360, POSES), rng.integers(-3, 4, POSES) * 10
+    records = envs.engine.envs
+    records["x"], records["z"], records["polygon"] = x, z, polygons
+    records["yaw"], records["tilt"] = rng.uniform(0, 360, POSES), rng.integers(-3, 4, POSES) * 10
     return envs, envs.snapshot()
 
 
@@ -84,12 +84,12 @@ def seen(own: Any, pose: Any, points: NDArray[np.float64]) -> bool:
 def test_what_is_in_view_is_what_a_slow_reference_sees_from_10000_poses(placed: tuple[Any, Any]) -> None:
     envs, start = placed
     envs.restore(start)
-    envs.engine.worlds["yaw"] -= 20
+    envs.engine.envs["yaw"] -= 20
     envs.step(np.full(POSES, LEFT))
-    worlds, own, rng = envs.engine.worlds, house("Merom_1_int"), np.random.default_rng(1)
+    records, own, rng = envs.engine.envs, house("Merom_1_int"), np.random.default_rng(1)
     known = np.flatnonzero(~np.isnan(own.top))
     hits = 0
-    for i, pose in enumerate(worlds):
+    for i, pose in enumerate(records):
         near = known[np.hypot(own.centre[known, 0] - pose["x"], own.centre[known, 2] - pose["z"]) < 6]
         r = int(rng.choice(near if len(near) else known))
         signs = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)]) * own.half[r] + own.base[r]
@@ -132,9 +132,9 @@ def stepped(own: Any, polygon: int, here: NDArray[np.float64], to: NDArray[np.fl
 def test_steps_slide_along_walls_as_a_slow_reference_says_from_10000_poses(placed: tuple[Any, Any]) -> None:
     envs, start = placed
     envs.restore(start)
-    before, own = envs.engine.worlds.copy(), house("Merom_1_int")
+    before, own = envs.engine.envs.copy(), house("Merom_1_int")
     envs.step(np.full(POSES, FORWARD))
-    after = envs.engine.worlds
+    after = envs.engine.envs
     slid = 0
     for old, new in zip(before, after, strict=True):
         here, yaw = np.array([old["x"], old["z"]]), math.radians(old["yaw"])
@@ -146,7 +146,7 @@ def test_steps_slide_along_walls_as_a_slow_reference_says_from_10000_poses(place
 
 
 def act(envs: Any, name: str) -> tuple[float, bool]:
-    action = envs.world.action_names.index(name)
+    action = envs.env_spec.action_names.index(name)
     _, rewards, terminated, _, _ = envs.step(np.array([action]))
     return round(float(rewards[0]), 3), bool(terminated[0])
 
@@ -258,7 +258,7 @@ def test_random_actions_hardly_ever_tidy_up(control: str) -> None:
     envs.reset(seed=0)
     rng, ended, successes = np.random.default_rng(0), 0, 0
     while ended < 100:
-        _, _, terminated, truncated, _ = envs.step(rng.integers(0, len(envs.world.action_names), 100))
+        _, _, terminated, truncated, _ = envs.step(rng.integers(0, len(envs.env_spec.action_names), 100))
         ended += int((terminated | truncated).sum())
         successes += int(terminated.sum())
     assert successes < 0.05 * ended
@@ -279,7 +279,7 @@ def fingerprint() -> str:
 
 
 def test_the_same_seeds_give_the_same_bytes_under_another_hash_seed() -> None:
-    code = "from tests.envs.test_housekeep_world import fingerprint; print(fingerprint())"
+    code = "from tests.envs.test_housekeep_env import fingerprint; print(fingerprint())"
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=root, check=True)
@@ -290,7 +290,7 @@ def test_a_snapshot_goes_on_as_before_and_is_refused_elsewhere() -> None:
     envs, other = (make_vec(f"{TASK}@control=high", 3) for _ in range(2))
     envs.reset(seed=0)
     rng = np.random.default_rng(0)
-    actions = rng.integers(0, len(envs.world.action_names), (40, 3))
+    actions = rng.integers(0, len(envs.env_spec.action_names), (40, 3))
     for row in actions[:20]:
         envs.step(row)
     state = envs.snapshot()
