@@ -11,21 +11,25 @@ import torch
 from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent
 from bkrl.agents.play import play
-from bkrl.agents.protocol import Acted
+from bkrl.agents.protocol import Acted, Agent
 from bkrl.agents.random import RandomAgent
 from bkrl.core.errors import InputError
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import env_spec, make_vec
 
 
-class Told:
+class Told(Agent):
     """An agent without memory that does what its mission or its goal says, and sees nothing else that differs."""
 
     env_id, family, action_names = "Toy-Grid", "toy", ("up", "down", "left", "right")
 
     def __init__(self, *wants: str) -> None:
-        self.wants = wants
+        self._wants = wants
         self.looked = 0
+
+    @property
+    def wants(self):
+        return self._wants
 
     def begin(self, num_envs):
         return {}
@@ -60,11 +64,15 @@ def test_what_an_agent_says_of_a_view_is_not_said_of_another_mission_or_goal(wan
     envs, taken = grid_with_missions(20)
     agent = Told(*wants)
 
-    def goals(views: Views, started: np.ndarray) -> np.ndarray:
-        assert len(started) == len(views) == 20
-        return envs.missions()
+    class Goals:
+        def happened(self, *args: object) -> None:
+            pass
 
-    list(play(agent, envs, 20, seed=1, greedy=True, goals=goals if "goal" in wants else None))
+        def __call__(self, views: Views, started: np.ndarray) -> np.ndarray:
+            assert len(started) == len(views) == 20
+            return envs.missions()
+
+    list(play(agent, envs, 20, seed=1, greedy=True, goals=Goals() if "goal" in wants else None))
     assert taken[0].tolist() == [i % 4 for i in range(20)]
     assert all(action in (i % 4, 0) for actions in taken for i, action in enumerate(actions))  # 0 once it has ended
     assert agent.looked < 20 * len(taken) / 2  # and what is equal is looked at once

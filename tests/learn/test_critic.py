@@ -15,8 +15,9 @@ from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.heads import Critic
 from bkrl.core.config import PPOConfig
 from bkrl.envs import make_vec
-from bkrl.learn.critic import CriticLearner, explained
+from bkrl.learn.critic import CriticLearner
 from bkrl.learn.imitation import Imitation
+from bkrl.learn.losses import explained_variance
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import EnvReward
 
@@ -75,9 +76,9 @@ def test_it_explains_as_much_of_unseen_rollouts_as_ridge_regression() -> None:
     x, y = (torch.cat(part).double() for part in zip(*seen, strict=True))
     centred = x - x.mean(0)
     weights = torch.linalg.solve(centred.T @ centred + torch.eye(24), centred.T @ (y - y.mean(0)))
-    ridge = explained((states.double() - x.mean(0)) @ weights + y.mean(0), returns.double())
+    ridge = explained_variance((states.double() - x.mean(0)) @ weights + y.mean(0), returns.double())
     with torch.no_grad():
-        own = explained(learner.critic(states), returns)
+        own = explained_variance(learner.critic(states), returns)
     assert ridge > 0.6
     assert own > ridge - 0.05
     assert learner.updates > 100
@@ -97,11 +98,11 @@ def test_it_stops_where_the_held_out_error_no_longer_falls_and_keeps_the_best() 
 
 def test_explained_variance() -> None:
     returns = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
-    assert explained(returns, returns) == 1
-    assert explained(returns * 0, returns) == 0
-    assert explained(returns + 5, returns) == pytest.approx(1)
-    assert explained(-returns, returns) == pytest.approx(-3)
-    assert explained(returns, returns * 0) == 0
+    assert explained_variance(returns, returns) == 1
+    assert explained_variance(returns * 0, returns) == 0
+    assert explained_variance(returns + 5, returns) == pytest.approx(1)
+    assert explained_variance(-returns, returns) == pytest.approx(-3)
+    assert explained_variance(returns, returns * 0) == 0
 
 
 def test_ppo_trains_the_policy_and_leaves_the_critic_to_its_learner() -> None:

@@ -299,6 +299,9 @@ class Goals(RewardStream):
         self.now[started] = self.rng.integers(0, 2, (int(started.sum()), 1))
         return self.now.copy()
 
+    def happened(self, actions, infos, after):
+        pass
+
     def rewards(self, rollout):
         reached = rollout.actions == rollout.views.goal[:-1, :, 0]
         return reached.astype(np.float32)

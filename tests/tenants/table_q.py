@@ -9,7 +9,7 @@ import numpy as np
 
 import bkrl
 from bkrl.agents import AGENTS, FORMAT
-from bkrl.agents.protocol import Acted
+from bkrl.agents.protocol import Acted, Agent
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.flags import Flag
 from bkrl.core.seeds import derive_seed, generator
@@ -22,7 +22,7 @@ SHARP = 100.0
 
 
 @dataclass
-class TableAgent:
+class TableAgent(Agent):
     """An agent whose policy is a table of values (S, A), by the only number that it sees."""
 
     env_id: str

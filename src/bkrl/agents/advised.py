@@ -47,7 +47,7 @@ class Advice(nn.Module):
     @property
     def vocabulary(self) -> Vocabulary | None:
         """The words of missions that it knows; None if it reads none."""
-        mission = getattr(self.network, "mission", None)
+        mission: Any = dict(self.network.named_children()).get("mission")
         return None if mission is None else mission.vocabulary
 
     @torch.no_grad()
@@ -109,6 +109,7 @@ class AdvisedAgent(NetworkAgent):
     def __init__(self, base: Any, advice: Advice, weight: float, until: int) -> None:
         super().__init__(_Module(base.module, advice), base.env_id, base.family, base.action_names, base.view)
         self.base, self.advice = base, advice
+        self.wording, self.observations, self.counted = base.wording, base.observations, base.counted
         self.weight, self.until, self.now = weight, until, weight
 
     name: ClassVar[str] = "advised"

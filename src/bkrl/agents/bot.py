@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents import FORMAT
-from bkrl.agents.protocol import Acted, State
+from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.flags import Flag
@@ -31,7 +31,7 @@ class _Document(TypedDict):
 
 
 @dataclass(frozen=True)
-class BotAgent:
+class BotAgent(Agent):
     """See `Agent`. It plans from the state of the env, which no learning agent sees.
 
     Attributes:

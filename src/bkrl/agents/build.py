@@ -129,7 +129,7 @@ def new_agent(
         obs_shape=shape,
         num_actions=len(env_spec.action_names),
         num_values=num_values,
-        symbols=_symbols(env_spec, shape, getattr(space, "high", None)),
+        symbols=_symbols(env_spec, shape, space.high if isinstance(space, spaces.Box) else None),
         missions=missions,
         fields=0 if remembered is None else len(remembered.names),
         seed=seed,

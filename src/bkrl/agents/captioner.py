@@ -18,7 +18,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.envs import env_spec, family, make_vec, situations
 from bkrl.envs.family import Situations
 from bkrl.envs.symbols import Symbols
-from bkrl.goals.captions import NOTHING
+from bkrl.goals.captions import NOTHING, Captioner
 
 TRAIN_STEPS, TEST_STEPS, NUM_ENVS, EPOCHS, BATCH = 40_000, 10_000, 40, 4, 256
 
@@ -49,7 +49,7 @@ class CaptionNetwork(nn.Module):
         return self.layers(rows)
 
 
-class LearntCaptioner:
+class LearntCaptioner(Captioner):
     """A small network that has seen transitions of random play, and what the game did in them.
 
     It stands in for the paper's captioner, which is a language model on pictures. It is trained when a run begins, from

@@ -25,7 +25,7 @@ from bkrl.agents import FORMAT
 from bkrl.agents.network import finite
 from bkrl.agents.networks import check_fit
 from bkrl.agents.networks.reader import read
-from bkrl.agents.protocol import Acted, State
+from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
@@ -110,7 +110,7 @@ class _Document(TypedDict):
     sha256: dict[str, str]
 
 
-class DRRNAgent:
+class DRRNAgent(Agent):
     """See `Agent`; without memory: what it has seen before is part of its views.
 
     Args:
@@ -128,10 +128,13 @@ class DRRNAgent:
         facts = env_spec(env_id)
         self.env_id, self.family, self.action_names = facts.env_id, facts.family, facts.action_names
         self.observations, self.wording = reading.observations, wording or Wording()
-        self.wants = wants_of(reading)
         self._worded = self.wording.of(facts)
         self.device = torch.device("cpu")
         self._actions = self._tokens(self._worded.action_names)
+
+    @property
+    def wants(self) -> tuple[ViewName, ...]:
+        return wants_of(self.reading)
 
     def reworded(self, wording: Wording, env_id: str) -> DRRNAgent:
         """The same agent in another wording and another env, whose actions may be others."""
@@ -224,7 +227,9 @@ def new_drrn(
         seed: of the weights.
         steps: of acting at random.
     """
-    view = Viewer(envs, SimpleNamespace(wants=wants_of(reading), wording=wording, observations=reading.observations))
+    view = Viewer(
+        envs, SimpleNamespace(wants=wants_of(reading), wording=wording, observations=reading.observations, goals=None)
+    )
     worded, rng, N = wording.of(envs.env_spec), generator(seed, "corpus"), envs.num_envs
     seen, started = envs.reset(seed=derive_seed(seed, "corpus"))[0], np.ones(N, bool)
     corpus: list[Any] = list(worded.action_names)

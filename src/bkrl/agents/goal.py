@@ -63,12 +63,14 @@ class GoalAgent(NetworkAgent):
         goals: a `GoalSource` for where nothing else sets goals, as in evaluations; a policy file brings its own.
     """
 
-    goals: Any = None
-
     @property
     def wants(self) -> tuple[ViewName, ...]:
         """Symbols and goals; missions where the goals are read off them."""
-        return ("symbols", "goal", "mission") if getattr(self.goals, "reads_mission", False) else ("symbols", "goal")
+        return (
+            ("symbols", "goal", "mission")
+            if self.goals is not None and self.goals.reads_mission
+            else ("symbols", "goal")
+        )
 
     @property
     def spec(self) -> dict[str, Any]:

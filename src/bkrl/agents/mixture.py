@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import LookOnce
 from bkrl.agents.protocol import Acted, Agent, State
-from bkrl.agents.viewer import OBSERVATIONS
 from bkrl.data.views import ViewName, Views
-from bkrl.text.wording import Wording
 
 
-class Mixture:
+class Mixture(Agent):
     """See `Agent`. The bot is asked in every state, whoever acts: `Acted.labels`.
 
     Args:
@@ -29,8 +27,8 @@ class Mixture:
     def __init__(self, agent: Agent, bot: BotAgent, share: float, seed: int) -> None:
         self.agent, self.bot, self.share = agent, bot, share
         self.env_id, self.family, self.action_names = bot.env_id, bot.family, bot.action_names
-        self.wording = getattr(agent, "wording", Wording())
-        self.observations = getattr(agent, "observations", OBSERVATIONS)
+        self.wording = agent.wording
+        self.observations = agent.observations
         # It does not learn while it acts: of a view that it has seen before it says the same.
         self._ask = agent.act if agent.begin(1) else LookOnce(agent).act
         self._draw = np.random.default_rng(seed)

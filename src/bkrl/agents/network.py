@@ -36,7 +36,7 @@ class _Document(TypedDict):
     sha256: str
 
 
-class NetworkAgent:
+class NetworkAgent(TrainableAgent):
     """An agent whose policy is a network without memory.
 
     A network that reads missions has their words in a `Vocabulary`; words that are not there count as one.
@@ -74,12 +74,12 @@ class NetworkAgent:
     @property
     def reads_memory(self) -> bool:
         """Whether it reads the memory of episodes."""
-        return getattr(self.module, "episode", None) is not None
+        return "episode" in dict(self.module.named_children())
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """The words of missions that it knows; None if it reads none."""
-        mission = getattr(self.module, "mission", None)
+        mission: Any = dict(self.module.named_children()).get("mission")
         return None if mission is None else mission.vocabulary
 
     @property

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.data.views import ViewName, Views
+from bkrl.text.wording import Wording
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,27 +56,39 @@ class Agent(Protocol):
     """Who acts. `play`, `evaluate` and `collect` know only this.
 
     An agent whose state is empty is a function of the views that it wants: what it says of equal views is equal.
+    Agents are subclasses, which gives them the members that have defaults.
+
+    Attributes:
+        env_id, family: the env it was made for, and the family of envs in which it can act.
+        action_names: in the order of its logits.
+        wording: of the captions, missions and action names that it reads.
+        observations: L, the observations of its `history`, the present one included.
+        goals: the source of its goals where nothing else sets them; training and evaluations share it.
+        counted: what it has read so far, by name.
     """
 
-    @property
-    def env_id(self) -> str:
-        """The env it was made for."""
-        ...
-
-    @property
-    def family(self) -> str:
-        """The family of envs in which it can act."""
-        ...
-
-    @property
-    def action_names(self) -> tuple[str, ...]:
-        """In the order of its logits."""
-        ...
+    env_id: str
+    family: str
+    action_names: tuple[str, ...]
+    wording: Wording = Wording()
+    observations: int = 3
+    goals: Any = None
+    counted: Mapping[str, int] = MappingProxyType({})
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
         """The views it reads; nothing else is computed for it."""
         ...
+
+    @property
+    def looks_apart(self) -> bool:
+        """Whether its `look` and `go_on` do together what `forward` does."""
+        return False
+
+    def reworded(self, wording: Wording, env_id: str) -> Agent | None:
+        """The same agent in another wording and another env, whose actions may be others; None where it cannot be."""
+        del wording, env_id
+        return None
 
     def begin(self, num_envs: int) -> State:
         """The state of N agents before their first step."""
@@ -105,11 +119,8 @@ class TrainableAgent(Agent, Protocol):
 
     view: str
     """What it sees of an env: `symbolic`, `image` or `text`."""
-
-    @property
-    def module(self) -> nn.Module:
-        """All weights; those that require a gradient are trained."""
-        ...
+    module: Any
+    """A torch module with all weights; those that require a gradient are trained."""
 
     def inputs(self, views: Views) -> Inputs:
         """What the agent makes of views (B,) whatever is learnt: computed once for all epochs of an update."""
@@ -143,13 +154,11 @@ class TrainableAgent(Agent, Protocol):
 
 
 class Goals(Protocol):
-    """What sets agents their goals while they act (`Views.goal`).
+    """What sets agents their goals while they act (`Views.goal`)."""
 
-    An agent may carry its own, as `goals`. Training and evaluations share them, so goals that keep something between
-    calls are carried as a source: its `of(num_envs)` makes them anew for each group of envs. Goals with a method
-    `happened(actions, infos, after)` are told what each step brought; `after` (N, ...) are symbols, the true last ones
-    of episodes that ended.
-    """
+    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any], after: NDArray[np.uint8]) -> None:
+        """What a step brought; `after` (N, ...) are symbols, the true last ones of episodes that ended."""
+        ...
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[Any]:
         """(N, ...) the goals of N agents, which see `views`; `started` as in `Agent.act`."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents import FORMAT
-from bkrl.agents.protocol import Acted, State
+from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.data.views import ViewName, Views
 
@@ -24,7 +24,7 @@ class _Document(TypedDict):
 
 
 @dataclass(frozen=True)
-class RandomAgent:
+class RandomAgent(Agent):
     """See `Agent`. Where there is no noise to sample with, it takes the first action."""
 
     env_id: str

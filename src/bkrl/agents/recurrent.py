@@ -89,6 +89,9 @@ class Recurrent(Compact):
             logits, values, remembered = self.once(seen, tokens.flatten(0, 1), state["hidden"], goes_on)
         return logits.unflatten(0, (T, B)), values.unflatten(0, (T, B)), {"hidden": remembered[-1]}
 
+    def settle(self) -> None:
+        """Nothing is left over from an update; see `Film.settle`."""
+
     def once(self, seen: Tensor, tokens: Tensor, hidden: Tensor, goes_on: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (T * B, A), values (T * B, K) and the memory (T, B, width), looking at equal rows once.
 
@@ -135,8 +138,7 @@ class RecurrentAgent(NetworkAgent):
 
     def at_step(self, step: int) -> None:
         """An update is over: see `Film.settle`."""
-        if settle := getattr(self.module, "settle", None):
-            settle()
+        self.module.settle()
 
     @property
     def looks_apart(self) -> bool:

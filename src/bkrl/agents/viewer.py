@@ -14,10 +14,6 @@ from bkrl.core.errors import InputError
 from bkrl.data.views import Views, pack_texts, unpack_texts
 from bkrl.envs import memory_of
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.text.wording import Wording
-
-OBSERVATIONS = 3
-"""What an agent sees of an episode where it does not say otherwise: so many observations, and the actions between."""
 
 
 def symbols_of(observations: Any) -> NDArray[np.uint8]:
@@ -37,9 +33,6 @@ def symbols_after(observations: Any, infos: Mapping[str, Any]) -> NDArray[np.uin
 class Viewer:
     """Makes views of N envs, for one agent.
 
-    An agent that reads may have two attributes: `wording`, a `Wording` of captions, missions and action names; and
-    `observations`, the L observations of its `history`, the present one included.
-
     Args:
         envs: the envs.
         agent: what it wants is computed, and nothing else.
@@ -50,17 +43,14 @@ class Viewer:
 
     def __init__(self, envs: BaseVectorEnv, agent: Agent, goals: Goals | None = None, *, memory: bool = False) -> None:
         self.envs, self.wants = envs, agent.wants
-        own: Any = getattr(agent, "goals", None)
-        self.goals: Goals | None = goals or (own.of(envs.num_envs) if hasattr(own, "of") else own)
-        self._follows: Any = getattr(self.goals, "happened", None)
+        self.goals: Goals | None = goals or (None if agent.goals is None else agent.goals.of(envs.num_envs))
         if "goal" in self.wants and self.goals is None:
             raise ValueError("the agent wants a goal, and nothing sets goals")
         self._remembers = "history" in self.wants
         self._reads = self._remembers or "text" in self.wants
         reads = self._reads or "mission" in self.wants
-        self._worded: Any = getattr(agent, "wording", Wording()).of(envs.env_spec) if reads else None
-        length = getattr(agent, "observations", OBSERVATIONS)
-        self._history = np.full((envs.num_envs, length - 1), None, object)  # before the present
+        self._worded: Any = agent.wording.of(envs.env_spec) if reads else None
+        self._history = np.full((envs.num_envs, agent.observations - 1), None, object)  # before the present
         self._text: Any = None  # the present
         self._memory = memory_of(envs.env_spec.env_id) if memory or "memory" in self.wants else None
         if self._memory is None and (memory or "memory" in self.wants):
@@ -92,11 +82,11 @@ class Viewer:
         """The envs returned these after these actions (N,): goals that follow what happens are told, and it is
         remembered.
         """
-        if self._follows is None and self._memory is None:
+        if self.goals is None and self._memory is None:
             return
         after = symbols_after(observations, infos)
-        if self._follows is not None:
-            self._follows(actions, infos, after)
+        if self.goals is not None:
+            self.goals.happened(actions, infos, after)
         if self._memory is not None:
             self._memory.update(self._kept, self._symbols, actions, after)
 

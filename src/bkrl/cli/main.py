@@ -78,7 +78,7 @@ def _label(settings: Any, as_json: bool) -> None:
 
 def _train(settings: Any, as_json: bool) -> None:
     stage = import_module("bkrl.stages.train_rs")
-    dry = getattr(settings, "dry_run", False)
+    dry = vars(settings).get("dry_run", False)
     show_result(stage.outlook(settings) if dry else stage.run(settings, progress.reporter()), as_json)
 
 
@@ -127,7 +127,7 @@ def main() -> NoReturn:
     if int(os.environ.get("RANK", "0")) > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - under torchrun rank 0 prints results
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by >&-
+        if vars(sys)[name] is None:  # closed, as by >&-
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
     for stream in (sys.stdin, sys.stdout, sys.stderr):  # a terminal without Φ in its encoding shows a question mark
         if isinstance(stream, io.TextIOWrapper):

@@ -207,9 +207,7 @@ def plain(value: Any) -> Any:
     Fields of a dataclass whose metadata says `{"kept": False}` are left out.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.metadata.get("kept", True)
-        }
+        return {f.name: plain(vars(value)[f.name]) for f in dataclasses.fields(value) if f.metadata.get("kept", True)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

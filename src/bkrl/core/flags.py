@@ -75,7 +75,7 @@ class Setting(NamedTuple):
     def of(self, config: Any) -> Any:
         """Its value in a config, or in the tables that a config was written as; its default where it is missing."""
         for part in self.path:
-            config = config.get(part, self.default) if isinstance(config, Mapping) else getattr(config, part)
+            config = config.get(part, self.default) if isinstance(config, Mapping) else vars(config)[part]
             if config is self.default:
                 break
         return config
@@ -95,7 +95,7 @@ def _flags_of(config: type) -> tuple[Setting, ...]:
         if dataclasses.is_dataclass(hint):
             group = f.default_factory() if callable(f.default_factory) else None
             for one in flags_of(typing.cast(type, hint)):
-                default = one.default if group is None else getattr(group, one.name)
+                default = one.default if group is None else vars(group)[one.name]
                 nested.append(one._replace(path=(f.name, *one.path), default=default))
             continue
         kind, flag = typing.get_args(hint)[:2] if typing.get_origin(hint) is typing.Annotated else (hint, Flag(""))

@@ -51,10 +51,14 @@ def _candidates(source_folder: Path) -> Iterator[Path]:
         yield Path(numba.config.CACHE_DIR)
     yield source_folder / "__pycache__"
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bkrl"
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    shared = Path(tempfile.gettempdir()) / f"bkrl-{user}"
+    shared = Path(tempfile.gettempdir()) / f"bkrl-{_user() or 0}"
     if _private(shared):
         yield shared
+
+
+def _user() -> int | None:
+    """The number of the user; None where users have none."""
+    return os.getuid() if hasattr(os, "getuid") else None
 
 
 def _private(folder: Path) -> bool:
@@ -64,7 +68,7 @@ def _private(folder: Path) -> bool:
         status = folder.lstat()
     except OSError:
         return False
-    ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    ours = _user() in (None, status.st_uid)
     return stat.S_ISDIR(status.st_mode) and ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -221,8 +225,8 @@ class _Announcer(event.Listener):  # type: ignore[misc]
         self.say: Callable[[str], None] | None = _to_stderr
 
     def on_start(self, event: Any) -> None:
-        function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
-        if self.say is not None and str(getattr(function, "__module__", "")).startswith(("bkrl.", "opensimplex.")):
+        dispatcher = (event.data or {}).get("dispatcher")
+        if self.say is not None and dispatcher and dispatcher.py_func.__module__.startswith(("bkrl.", "opensimplex.")):
             say, self.say = self.say, None
             say(COMPILING)
 

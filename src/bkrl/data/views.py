@@ -87,9 +87,9 @@ class ViewKeys:
     def __call__(self, views: Views) -> NDArray[np.uint8]:
         """(N, ...) uint8; the wanted array itself where that is one array of bytes."""
         if not self._shapes:
-            self._shapes = {name: getattr(views, name).shape[1:] for name in self.wants}
-            self._dtypes = {name: getattr(views, name).dtype for name in self.wants}
-        columns = [getattr(views, name) for name in self.wants]
+            self._shapes = {name: vars(views)[name].shape[1:] for name in self.wants}
+            self._dtypes = {name: vars(views)[name].dtype for name in self.wants}
+        columns = [vars(views)[name] for name in self.wants]
         if self.plain:
             return columns[0]
         return np.concatenate([self._bytes(column).reshape(len(views), -1) for column in columns], axis=1)

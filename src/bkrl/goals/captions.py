@@ -7,7 +7,7 @@ paper's ablation asks what is left with a captioner that errs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,16 @@ Success = Literal["action", "eval", "tried"]
 NOTHING = -1
 
 
-class Captioner(Protocol):
-    """Says of each transition which deed it was."""
+class Captioner:
+    """Says of each transition which deed it was.
+
+    Attributes:
+        steps: how often it was asked, where what it says depends on that.
+        figures: what was measured of it, for manifests.
+    """
+
+    steps: int = 0
+    figures: dict[str, Any] | None = None
 
     def __call__(
         self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8], infos: Mapping[str, Any]
@@ -33,10 +41,10 @@ class Captioner(Protocol):
             actions: (N,) what was done.
             infos: of the step.
         """
-        ...
+        raise NotImplementedError
 
 
-class TrueCaptioner:
+class TrueCaptioner(Captioner):
     """The truth: the action, where the env says that it succeeded."""
 
     def __init__(self, success: Success = "action") -> None:
@@ -48,7 +56,7 @@ class TrueCaptioner:
         return actions if self.success == "tried" else np.where(infos[f"{self.success}_success"], actions, NOTHING)
 
 
-class NoisyCaptioner:
+class NoisyCaptioner(Captioner):
     """The truth with a stated accuracy: otherwise another possible deed, or nothing, all equally likely.
 
     Draws are named after the step, so that they are the same whenever a run goes on.

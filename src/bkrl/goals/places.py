@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +142,7 @@ class PlaceSource:
     costs: str = "scaled"
     shown: bool = True
     plain: dict[str, Any] = field(default_factory=dict)
+    reads_mission: ClassVar[bool] = False
 
     @property
     def num_deeds(self) -> int:

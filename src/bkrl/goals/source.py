@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ class Source:
     encoder: dict[str, Any] = field(default_factory=dict)
     shown: bool = True
     captioner: Captioner | None = None
+    reads_mission: ClassVar[bool] = False
 
     @property
     def num_deeds(self) -> int:
@@ -67,7 +68,7 @@ class Source:
             known |= {"unanswered": self.unanswered[0]}
         if isinstance(suggester, ClosedSuggester):
             known |= {"goal_auc": suggester.score([key for key, goals in self.book.goals.items() if goals is not None])}
-        figures = getattr(self.captioner, "figures", None)
+        figures = None if self.captioner is None else self.captioner.figures
         captions = {} if figures is None else {"captions_held_out": figures}
         return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}
 
@@ -129,6 +130,9 @@ class TaskSource:
         return self
 
     to_learn = of
+
+    def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any], after: NDArray[np.uint8]) -> None:
+        """Nothing is paid."""
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, A) 1 where a deed is the mission."""

@@ -148,14 +148,13 @@ class GoalTracker(BaseTracker):
 
     def _own(self) -> dict[str, NDArray[Any]]:
         own = {"done": self._done, "rows": self._rows, "seen": self._seen}
-        return super()._own() | own | {"captions": np.array(getattr(self.captioner, "steps", 0))}
+        return super()._own() | own | {"captions": np.array(self.captioner.steps)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned."""
         self._seen = np.zeros_like(state["seen"])  # of the views of the last call, whose shape is not known before one
         super().restore(state)
-        if hasattr(self.captioner, "steps"):
-            self.captioner.steps = int(state["captions"])
+        self.captioner.steps = int(state["captions"])
 
 
 @kernel

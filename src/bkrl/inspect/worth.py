@@ -44,7 +44,7 @@ from bkrl.inspect.optimal import (
     optimal_values,
     walk,
 )
-from bkrl.potentials.protocol import Potential
+from bkrl.potentials.protocol import Potential, Scaled
 from bkrl.stats.ranks import rank_correlation
 
 SMALL: Final = "BabyAI-GoToLocalS5N2-v0"
@@ -229,7 +229,7 @@ def _measure_together(pool: _Pool, potential: Potential, found: Sequence[tuple[S
 
 def _toys(potential: Potential) -> LevelsWorth | None:
     """The toy envs whose actions the potential was made for; their one table is one layout."""
-    wanted = getattr(getattr(potential, "artefact", None), "action_names", None)
+    wanted = potential.artefact.action_names if isinstance(potential, Scaled) else None
     pools: dict[str, _Pool] = {}
     for facts in toy.specs():
         if wanted is not None and facts.action_names != tuple(wanted):

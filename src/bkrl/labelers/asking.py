@@ -104,7 +104,7 @@ def _row(number: int, exchange: Exchange) -> dict[str, Any]:
         "reply": None if reply is None else reply.text,
         "status": exchange.status,
         "reason": exchange.reason if reply is None else bad,
-        **{name: None if reply is None else getattr(reply, name) for name in names},
+        **{name: None if reply is None else vars(reply)[name] for name in names},
         "cost_usd": exchange.cost_usd,
         "answered_as": None if reply is None else reply.format,
     }

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.protocol import TrainableAgent
-from bkrl.agents.viewer import OBSERVATIONS
 from bkrl.core.activity import doing
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.prefixes import under
@@ -31,7 +30,6 @@ from bkrl.envs import env_spec
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Saved
-from bkrl.text.wording import Wording
 
 MINIBATCHES = 16
 """So many make an iteration."""
@@ -89,7 +87,7 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
     ages = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     rows = np.repeat(dataset.first_row[episodes], lengths) + ages
     views, actions = Views(dataset.observations[rows]), dataset.actions[rows]
-    worded = getattr(agent, "wording", Wording()).of(env_spec(dataset.env_id))
+    worded = agent.wording.of(env_spec(dataset.env_id))
     if "mission" in agent.wants:
         of_episode = worded.missions(np.array([dataset.missions[i] for i in episodes.tolist()], object))
         views = replace(views, mission=np.repeat(of_episode, lengths))
@@ -99,7 +97,7 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
     if "history" in agent.wants:
         said = [worded.action_names[action] for action in actions.tolist()]
         turns = np.fromiter(zip(texts, said, strict=True), np.dtype(object), len(said))
-        views = replace(views, history=_before(turns, ages, getattr(agent, "observations", OBSERVATIONS)))
+        views = replace(views, history=_before(turns, ages, agent.observations))
     return Demonstrations(views, dataset.labels[rows], starts)
 
 

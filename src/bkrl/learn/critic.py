@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bkrl.agents.language.agent import LanguageAgent
 from bkrl.agents.language.heads import Critic
 from bkrl.core.seeds import derive_seed
+from bkrl.learn.losses import explained_variance
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.rollout import Collector
 
@@ -63,7 +64,7 @@ class CriticLearner:
         if N < HELD_OUT:  # whole envs would leave nothing to learn from, or nothing held out
             turn = turn + torch.arange(T, device=known.device)[:, None]
         held = (turn + self.rollouts) % HELD_OUT == 0
-        share = explained(values[known], returns[known])
+        share = explained_variance(values[known], returns[known])
         figures = {"critic/explained_variance": share}
         risen = self.rollouts < 2 or share > self.explained + RISE  # the first rollout is before it has learnt anything
         self.explained = share
@@ -138,12 +139,3 @@ class CriticLearner:
         rollouts, updates, ready, explained = state["counters"]
         self.rollouts, self.updates, self.ready, self.explained = int(rollouts), int(updates), bool(ready), explained
         restore_moments(self.optimizer, self.parameters, state)
-
-
-def explained(values: Tensor, returns: Tensor) -> float:
-    """The share of the variance of returns (S, K) that values explain; 0 where there is none to explain."""
-    variance = float((returns - returns.mean(0)).square().mean())
-    if not variance > 0:
-        return 0.0
-    errors = returns - values
-    return 1 - float((errors - errors.mean(0)).square().mean()) / variance

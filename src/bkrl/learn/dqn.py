@@ -68,7 +68,7 @@ class DQN(ActionValueLearner):
         self.optimizer = Adam(groups, lr=config.learning_rate, fused=True)
         self.target = copy.deepcopy(agent.module).requires_grad_(False)
         for reader in agent.module.readers if shared_readers else ():
-            setattr(self.target, reader, getattr(agent.module, reader))
+            setattr(self.target, reader, agent.module.get_submodule(reader))
         self.replay = Replay(config.replay_size, config.num_envs, *agent.remembered)
         self.updates = 0
         self.earned = 0.0  # the sum of all rewards so far

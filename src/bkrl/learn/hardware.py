@@ -60,7 +60,7 @@ class Hardware:
         try:
             yield
         except (TorchDynamoException, CppCompileError, InvalidCxxCompiler) as error:
-            cause = getattr(error, "inner_exception", error)
+            cause = vars(error).get("inner_exception", error)
             reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".:")
             mend = f"Remove {cache_dir()}, where a run that was killed may have left half a file"
             if isinstance(cause, InvalidCxxCompiler):
@@ -107,5 +107,5 @@ def multiplies_bf16(device: str) -> bool:
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     # Absent in some versions of torch and on other processors: then the answer is no.
-    tests = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    tests = (vars(torch.cpu).get(name) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
     return any(test() for test in tests if test is not None)

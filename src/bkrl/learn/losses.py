@@ -17,6 +17,12 @@ from torch import Tensor
 from bkrl.core.jit import kernel
 
 
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """The share of the variance of returns, (S,) or (S, K), that values explain; 0 where there is none to explain."""
+    variance = returns.var(0).mean()
+    return float(1 - (returns - values).var(0).mean() / variance) if float(variance) > 0 else 0.0
+
+
 class Taken(NamedTuple):
     """What is known of the steps of a rollout.
 

@@ -147,13 +147,12 @@ class RolloutLearner:
             Diverged: a loss, a gradient or the network that they leave is not finite.
         """
         clock = Clock()
-        counted: Mapping[str, int] = getattr(self.agent, "counted", {})  # what it reads, evaluations included
-        before = dict(counted)
+        before = dict(self.agent.counted)  # what it reads, evaluations included
         steps = (self.collector.num_steps, f"steps of {self.envs.num_envs} envs")
         # Around the whole rollout, so that the weights are converted once.
         with doing("playing a rollout", *steps) as done, self.hardware.autocast():
             metrics = self.collector.collect(clock, done)
-        metrics |= {f"rollout/{name}": float(number - before[name]) for name, number in counted.items()}
+        metrics |= {f"rollout/{name}": float(number - before[name]) for name, number in self.agent.counted.items()}
         with doing("computing the rewards of a rollout"):
             metrics |= self.pay()
         clock.lap("potential")

@@ -28,7 +28,7 @@ from bkrl.core.reporter import percent
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.losses import Taken, Weights, by_torch, losses
+from bkrl.learn.losses import Taken, Weights, by_torch, explained_variance, losses
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
 from bkrl.learn.protocol import Auxiliary, Saved
 from bkrl.rewards.streams import RewardStream
@@ -215,8 +215,7 @@ class PPO(RolloutLearner):
         if not bool(torch.isfinite(table).all() & torch.isfinite(grad_norm).all()):
             raise Diverged(self._diagnosis(_broken(table, grad_norm)))
         self._check_network(look, order)
-        mean, variance = table.mean(0).tolist(), taken.returns[:, 0].var()
-        unexplained = (taken.returns[:, 0] - taken.values[:, 0]).var() / variance
+        mean = table.mean(0).tolist()
         return {
             "ppo/loss": mean[0],
             "ppo/policy_loss": mean[1],
@@ -225,7 +224,7 @@ class PPO(RolloutLearner):
             "ppo/approx_kl": mean[4],
             "ppo/clip_fraction": mean[5],
             "ppo/grad_norm": float(grad_norm[:, 0].mean()),
-            "ppo/explained_variance": float(1 - unexplained) if float(variance) > 0 else 0.0,
+            "ppo/explained_variance": explained_variance(taken.values[:, 0], taken.returns[:, 0]),
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
             **({"ppo/caution": self.caution} if c.target_kl > 0 else {}),

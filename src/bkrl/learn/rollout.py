@@ -90,7 +90,7 @@ class Collector:
         self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
         self.state = self.first_state = self.final_state = agent.begin(N)
         # On a GPU, recomputing duplicates is cheaper than finding them.
-        self.looks_apart: Any = agent if getattr(agent, "looks_apart", False) else None
+        self.looks_apart: Any = agent if agent.looks_apart else None
         once = not self.state or self.looks_apart is not None
         self.look_once = device.type == "cpu" and once and len(agent.wants) > 0
         self.looks: tuple[Tensor, ...] | None = None  # of the distinct views
@@ -128,7 +128,7 @@ class Collector:
         if self.look_once:
             self._keys = ViewKeys(self.agent.wants)
             if self._keys.plain:
-                self._key_rows = getattr(self.views, self._keys.wants[0])[:T]
+                self._key_rows = vars(self.views)[self._keys.wants[0]][:T]
             else:
                 width = self._keys(first).shape[1]  # whole words are compared eight times as quickly as bytes
                 self._key_rows = np.zeros((T, N, -(-width // 8) * 8), np.uint8)

@@ -108,7 +108,7 @@ class OpenAIBackend:
             facts["notice"] = self._notice
         if self._tier != "default":
             facts["tier"] = self._tier
-        refused = [name for name in OPTIONAL[:3] if getattr(self.capabilities, name) is False]
+        refused = [name for name in OPTIONAL[:3] if vars(self.capabilities)[name] is False]
         if refused:
             facts["parameters_refused"] = ", ".join(sorted(refused))
         if self.capabilities.schema_followed is False:
@@ -138,7 +138,7 @@ class OpenAIBackend:
             "reasoning_effort": request.reasoning_effort,
         }
         for name, value in wanted.items():
-            if value is not None and getattr(known, name) is not False:
+            if value is not None and vars(known)[name] is not False:
                 parameters[name] = value
         if form == "json_schema" and request.schema is not None:
             schema = {"name": "answer", "schema": dict(request.schema), "strict": True}

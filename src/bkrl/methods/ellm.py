@@ -212,6 +212,7 @@ def _build_values(settings: Any, config: Any, learner: Any) -> Trainee:
 def outlook(settings: GoalSettings) -> Outlook:
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
+    from bkrl.goals.book import GoalBook
     from bkrl.goals.closed import ClosedSuggester
 
     if not settings.asks:
@@ -219,7 +220,8 @@ def outlook(settings: GoalSettings) -> Outlook:
             f"--suggester {settings.suggester} asks nobody, so --dry-run has nothing to reckon; leave it out."
         )
     with ExitStack() as stack:
-        suggester = getattr(source_of(settings, stack).book, "suggester", None)
+        book = source_of(settings, stack).book
+        suggester = book.suggester if isinstance(book, GoalBook) else None
         if not isinstance(suggester, AskedSuggester | ClosedSuggester):
             raise UsageError(f"--dry-run reckons the situations of typed Crafter, and {settings.env} has none.")
         price = suggester.session.price

@@ -203,7 +203,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
         encoder = open_encoder({"name": settings.goal_encoder, "size": 0})
     plain: dict[str, Any] = {}
     if settings.suggester in (*PLAIN, *_own()):
-        rates = {kind: getattr(settings, kind) for kind in ("bad_timing", "nonsense", "impossible")}
+        rates = {"bad_timing": settings.bad_timing, "nonsense": settings.nonsense, "impossible": settings.impossible}
         rates = rates if settings.suggester == "noisy" else {}
         plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
         suggester: Suggester | None = plain_suggester(situations=known, **plain)
@@ -268,7 +268,7 @@ def _replayed(name: str, known: Situations) -> Suggester:
     from bkrl.runs.record import Run
 
     run = Run.open(Path(name.removeprefix(_REPLAY)), "train-rs")
-    source = getattr(load_agent(run.path), "goals", None)
+    source = load_agent(run.path).goals
     if not isinstance(source, Source) or source.plain:
         raise UsageError(
             f"--suggester {name}: that run asked nobody for its goals; name one with --suggester rules, openai:MODEL, "

@@ -67,13 +67,13 @@ class CodeRaw(Raw):
         if not any(isinstance(node, ast.FunctionDef) and node.name == ADVICE for node in module.body):
             return None
         fields = ("id", "name", "arg")  # of variables, functions, parameters and keywords
-        named = [(node, field) for node in ast.walk(module) for field in fields if hasattr(node, field)]
-        taken = {getattr(*one) for one in named}
+        named = [(node, field) for node in ast.walk(module) for field in fields if field in vars(node)]
+        taken = {vars(node)[field] for node, field in named}
         other = f"{ENTRY}_of_states"
         while other in taken:
             other += "_"
         for node, field in named:
-            if getattr(node, field) == ENTRY:
+            if vars(node)[field] == ENTRY:
                 setattr(node, field, other)
         given = ", ".join(parameters(self.reads.mission, self.reads.memory))
         columns = ", ".join(f'"{action}": told[:, {action}]' for action in range(actions))

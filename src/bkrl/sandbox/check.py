@@ -182,7 +182,7 @@ def _check_shape(tree: ast.Module) -> None:
         node, depth = stack.pop()
         count += 1
         if depth > MAX_DEPTH:
-            raise Rejected([Problem(getattr(node, "lineno", 0), f"nested more than {MAX_DEPTH} levels deep")])
+            raise Rejected([Problem(vars(node).get("lineno", 0), f"nested more than {MAX_DEPTH} levels deep")])
         if count > MAX_NODES:
             raise Rejected([Problem(0, f"the program has more than {MAX_NODES:,} syntax nodes; make it simpler")])
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
@@ -198,7 +198,7 @@ class _Checker:
         self.functions: set[str] = set()
 
     def refuse(self, node: ast.AST, reason: str) -> None:
-        self.problems.append(Problem(getattr(node, "lineno", 0), reason))
+        self.problems.append(Problem(vars(node).get("lineno", 0), reason))
 
     def module(self, tree: ast.Module) -> None:
         entry: ast.FunctionDef | None = None
@@ -271,7 +271,7 @@ class _Checker:
         arguments = node.args
         if arguments.vararg or arguments.kwarg or arguments.posonlyargs or arguments.kwonlyargs:
             self.refuse(node, "only plain parameters are allowed")
-        if getattr(node, "type_params", None):
+        if vars(node).get("type_params"):
             self.refuse(node, "type parameters are not allowed")
         for decorator in node.decorator_list:
             self.refuse(decorator, "decorators are not allowed")

@@ -170,10 +170,10 @@ class _Worker:
 
         if not self.static_check:  # the layers below must hold alone; tests switch this one off to see that they do
             return {"__builtins__": builtins, "np": self.np, "math": math, "__name__": "program"}
-        np = types.SimpleNamespace(**{name: getattr(self.np, name) for name in self.checker.NUMPY})
-        np.linalg = types.SimpleNamespace(**{name: getattr(self.np.linalg, name) for name in self.checker.NUMPY_LINALG})
-        mathematics = types.SimpleNamespace(**{name: getattr(math, name) for name in self.checker.MATH})
-        allowed = {name: getattr(builtins, name) for name in self.checker.BUILTINS}
+        np = types.SimpleNamespace(**{name: vars(self.np)[name] for name in self.checker.NUMPY})
+        np.linalg = types.SimpleNamespace(**{name: vars(self.np.linalg)[name] for name in self.checker.NUMPY_LINALG})
+        mathematics = types.SimpleNamespace(**{name: vars(math)[name] for name in self.checker.MATH})
+        allowed = {name: vars(builtins)[name] for name in self.checker.BUILTINS}
         allowed["AssertionError"] = AssertionError  # what an assert statement raises
         return {"__builtins__": allowed, "np": np, "math": mathematics, "__name__": "program"}
 

@@ -63,7 +63,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         session = _annotator(config, stack)
         if kind is not None:
             dataset = dataset_of(labels, source)
-            settings = {name: getattr(config, name) for name in kind.settings}
+            settings = {name: vars(config)[name] for name in kind.settings}
             material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
         else:
             dataset = Dataset.open(source)

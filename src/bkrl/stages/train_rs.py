@@ -86,7 +86,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
     if ranks.count() > 1 and not method.ranks:
         known = ", ".join(one.name for one in methods() if one.ranks)
         raise UsageError(f"--alg {config.alg} runs in one process; start it without torchrun, which is for {known}.")
-    if getattr(config, "dry_run", False):
+    if vars(config).get("dry_run"):
         raise UsageError("--dry-run makes no run; use it with `bkrl train-rs`.")
     made = result = None
     if to_do(config):  # before the run's folder is made: a refusal leaves nothing behind
@@ -109,7 +109,8 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
         made.begin(result.path)
         learner = made.learner
         episodes = config.eval_episodes
-        goes_on, stops = getattr(config, "init_from", None) is not None, getattr(config, "stop_on_fall", False)
+        chosen = vars(config)
+        goes_on, stops = chosen.get("init_from") is not None, chosen.get("stop_on_fall", False)
         envs = make_vec(config.env, min(episodes, MOST_AT_ONCE), backend=config.backend, **options_of(learner.agent))
         evaluate = Evaluation(envs, episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy)
 

@@ -60,7 +60,7 @@ class Interval:
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):  # from a file
-            if getattr(self, name) is None:
+            if vars(self)[name] is None:
                 object.__setattr__(self, name, math.nan)
 
     def clipped(self, most: float = 1.0) -> Interval:

@@ -69,8 +69,8 @@ class Cell(NamedTuple):
     @property
     def steps(self) -> int:
         """Environment steps that it trains for; 0 for stages that train no policy."""
-        learns = hasattr(self.config, "env") and getattr(self.config, "explorer", "rnd") == "rnd"
-        return int(getattr(self.config, "steps", 0)) if learns else 0
+        chosen = vars(self.config)
+        return int(chosen.get("steps", 0)) if "env" in chosen and chosen.get("explorer", "rnd") == "rnd" else 0
 
 
 class StudySection:

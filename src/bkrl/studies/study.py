@@ -157,7 +157,7 @@ def _check_earlier(sections: Sequence[StudySection]) -> None:
     above: set[Path] = set()
     for one in sections:
         for cell in one.training:
-            named = [getattr(cell.config, name, None) or one.root for name in ("init_from", "guide")]
+            named = [vars(cell.config).get(name) or one.root for name in ("init_from", "guide")]
             elsewhere = [
                 path for path in named if one.root.parent in path.parents and not path.is_relative_to(one.root)
             ]
@@ -171,7 +171,7 @@ def _check_earlier(sections: Sequence[StudySection]) -> None:
 
 def _check_envs(cells: Sequence[Cell]) -> None:
     """UsageError for the first cell whose env does not exist, before anything runs."""
-    asked = {env: cell for cell in reversed(cells) if (env := getattr(cell.config, "env", None))}
+    asked = {env: cell for cell in reversed(cells) if (env := vars(cell.config).get("env"))}
     for env, cell in asked.items():
         try:
             env_spec(env)

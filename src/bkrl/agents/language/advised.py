@@ -43,21 +43,6 @@ class AdvisedLanguageAgent(AdvisedAgent):
     name: ClassVar[str] = "advised-language"
     base: LanguageAgent
 
-    @property
-    def wording(self) -> Wording:
-        """The base's."""
-        return self.base.wording
-
-    @property
-    def observations(self) -> int:
-        """The base's."""
-        return self.base.observations
-
-    @property
-    def counted(self) -> dict[str, int]:
-        """The base's."""
-        return self.base.counted
-
     def reworded(self, wording: Wording, env_id: str) -> AdvisedLanguageAgent:
         """See `LanguageAgent.reworded`; UsageError where the advice is on other actions."""
         base = self.base.reworded(wording, env_id)

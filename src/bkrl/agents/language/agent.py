@@ -28,7 +28,7 @@ from bkrl.agents.language.packing import Prompts
 from bkrl.agents.language.scorer import Scorer, Scoring
 from bkrl.agents.network import finite
 from bkrl.agents.networks import misfit
-from bkrl.agents.protocol import Acted, Inputs, State
+from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
@@ -112,7 +112,7 @@ def _miss_only_trained(module: nn.Module, found: Any) -> None:
     found.missing_keys[:] = [name for name in found.missing_keys if any(name.endswith(own) for own in kept)]
 
 
-class LanguageAgent:
+class LanguageAgent(TrainableAgent):
     """See `TrainableAgent`; without memory: what it has seen before is part of its views.
 
     Args:
@@ -143,7 +143,7 @@ class LanguageAgent:
         self.env_id, self.family, self.action_names = facts.env_id, facts.family, facts.action_names
         self.observations = settings.observations
         self.device = torch.device("cpu")
-        self.counted = {"prompts": 0, "tokens": 0}  # read so far
+        self.counted: dict[str, int] = {"prompts": 0, "tokens": 0}  # read so far
         self.adapters = prepare(lm, settings.training, seed, adapter)
         generator = torch.Generator().manual_seed(seed)
         shape = (settings.head_sizes, settings.head_activation, generator)

@@ -67,7 +67,7 @@ class Seq2Seq:
     def __init__(self, model: Any, candidates: Sequence[Tokens], start: int, frozen: int = 0) -> None:
         self.model, self.start, self.frozen = model, start, frozen
         self.encoder, self.decoder, self.head = model.get_encoder(), model.get_decoder(), model.get_output_embeddings()
-        self.scale = model.config.d_model**-0.5 if getattr(model.config, "scale_decoder_outputs", False) else 1.0
+        self.scale = model.config.d_model**-0.5 if model.config.to_dict().get("scale_decoder_outputs") else 1.0
         self.packed, self.packs = tree(candidates, start), t5.fits(model)
         self.mixes = self.packs
         if self.packs:
@@ -138,10 +138,10 @@ class Causal:
 
     def below(self) -> list[nn.Parameter]:
         """Embeddings and the lower layers."""
-        layers = getattr(self.decoder, "layers", None)
-        if not self.frozen or layers is None or not hasattr(self.decoder, "norm"):
+        named = dict(self.decoder.named_children())
+        if not self.frozen or "layers" not in named or "norm" not in named:
             return []
-        parts = [self.decoder.get_input_embeddings(), *layers[: self.frozen]]
+        parts = [self.decoder.get_input_embeddings(), *named["layers"][: self.frozen]]
         return [parameter for part in parts for parameter in part.parameters()]
 
     def lower(self, prompts: Prompts) -> Lower:
@@ -208,7 +208,7 @@ class Causal:
 @contextmanager
 def replaced(stack: Any, **parts: nn.Module) -> Iterator[None]:
     """A stack of layers with other parts for a while."""
-    whole = {name: getattr(stack, name) for name in parts}
+    whole = {name: stack.get_submodule(name) for name in parts}
     for name, part in parts.items():
         setattr(stack, name, part)
     try:

@@ -228,7 +228,7 @@ def open_model(
         if embeddings:
             model.load_state_dict(kept, strict=False)
             model.tie_weights()
-    templated = chat and kind == "causal" and bool(getattr(tokenizer, "chat_template", None))
+    templated = chat and kind == "causal" and bool(tokenizer.chat_template)
     origin = Origin(where, chat, pretrained, embeddings, seed, sha256(folder) if folder.is_file() else content(folder))
     return LanguageModel(fused(model.eval()), tokenizer, kind, origin, level, templated)
 

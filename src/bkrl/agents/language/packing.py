@@ -8,7 +8,7 @@ given the position that it has there. What a position says of the next token ser
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class Packed:
         """The same on another device."""
         if self.tokens.device == device:
             return self
-        return Packed(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return Packed(**{name: one.to(device) for name, one in vars(self).items()})
 
     @property
     def inside(self) -> Tensor:

@@ -264,7 +264,7 @@ def _weights(q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None) -> 
 def _forward(block: Any, states: Tensor) -> Tensor:
     layer = block.layer[-1]
     dense, norm = layer.DenseReluDense, layer.layer_norm
-    gate = [getattr(dense, name, None) for name in ("wi_0", "wi_1")]
+    gate = [dict(dense.named_children()).get(name) for name in ("wi_0", "wi_1")]
     gelu = getattr(dense.act, "approximate", None) == "tanh"
     if gelu and all(map(_plain, gate)) and dense.wi_0.out_features % LANES == 0 and rows.fits(states):
         made: Tensor = states + dense.wo(rows.gated(_projected(norm, states, gate)))

@@ -17,9 +17,11 @@ Json = Annotated[bool, typer.Option("--json", help="print the result as JSON on 
 
 def show_result(result: Any, as_json: bool) -> None:
     """What a verb gives back: a run; where it made none, something with `text()` and `values()`; or nothing."""
+    from bkrl.runs.record import Run
+
     if result is None:
         return
-    if hasattr(result, "manifest"):
+    if isinstance(result, Run):
         show_run(result, as_json)
     elif as_json:
         console.print_json(result.values())

@@ -113,7 +113,7 @@ class BabyAI(Family):
     def options(self, env_spec: EnvSpec) -> list[Setting]:
         """Actions and the step limit; of GLAM's levels also what `glam.GlamLevel` has flags for."""
         level = glam.LEVELS.get(env_spec.env_id)
-        own = [] if level is None else [s._replace(default=getattr(level, s.name)) for s in glam.OPTIONS.values()]
+        own = [] if level is None else [s._replace(default=vars(level)[s.name]) for s in glam.OPTIONS.values()]
         return [*own, Setting(("actions",), str, _ACTIONS, _ALL), Setting(("max_steps",), int, _MAX_STEPS, None)]
 
     def changed(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:

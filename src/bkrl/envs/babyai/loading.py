@@ -82,7 +82,7 @@ def load(env: MiniGridEnv, grid: NDArray[np.uint32], record: Any) -> None:
     if isinstance(env, RoomGridLevel):
         for task, instruction in _tasks(env.instrs, record):
             record["task"][task] = _TASKS[type(instruction)]
-            record["strict"] |= bool(getattr(instruction, "strict", False)) << task
+            record["strict"] |= bool(vars(instruction).get("strict", False)) << task
             for bit, description in enumerate(_descriptions(instruction), start=2 * task):
                 for thing in description.obj_set:
                     members[id(thing)] = members.get(id(thing), 0) | 1 << bit

@@ -126,9 +126,9 @@ class _TypedPlayer(_Player):
         if deed not in VALID:
             return False
         if verb in ("eat", "attack"):
-            if not isinstance(faced, getattr(objects, noun.capitalize())):
+            if not isinstance(faced, vars(objects)[noun.capitalize()]):
                 return False
-            done = getattr(faced, "ripe", True)
+            done = faced.ripe if isinstance(faced, objects.Plant) else True
             self._do_object(faced)
             return bool(done)
         before_counts = self.achievements.copy()

@@ -135,15 +135,18 @@ class Engine:
             measure(self.envs, self.things, chosen, one, number, train_classes(), found)
         return found
 
+    def _tables(self) -> dict[str, NDArray[Any]]:
+        return {"worlds": self.envs, "things": self.things, "rows": self.rows, "squares": self.squares}
+
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything the future depends on, as uint8 arrays."""
-        tables = {key: getattr(self, name) for key, name in _TABLES.items()}
+        tables = self._tables()
         bytes_of = {name: one.view(np.uint8).reshape(self.num_envs, -1).copy() for name, one in tables.items()}
         return {"fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(), **bytes_of}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go back to a snapshot of the same id, options and N; InputError and nothing changed for any other."""
-        tables = {key: getattr(self, name) for key, name in _TABLES.items()}
+        tables = self._tables()
         try:
             found = {name: np.asarray(state[name]) for name in ("fingerprint", *tables)}
         except KeyError as missing:
@@ -157,9 +160,9 @@ class Engine:
                 raise InputError(f"The snapshot is not of {self.num_envs} envs; restore it into as many.")
         for name, one in tables.items():
             setattr(self, _TABLES[name], found[name].copy().view(one.dtype).reshape(one.shape))
-        for number, one in enumerate(self.houses):
+        for number, shown in enumerate(self.houses):
             kernels.observe_envs(
-                self.envs, self.things, self.squares, one, number, self.rules.picture, self.out.symbolic
+                self.envs, self.things, self.squares, shown, number, self.rules.picture, self.out.symbolic
             )
 
     def close(self) -> None:

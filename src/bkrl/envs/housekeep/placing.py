@@ -81,7 +81,7 @@ class Described:
     """What `layout_housekeep.md` is filled in with: the numbers of `layout`, and the names behind them."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(layout, name)
+        return vars(layout)[name]
 
     @property
     def things(self) -> list[str]:

@@ -87,9 +87,9 @@ def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent
         return BotAgent.of(facts.env_id)
     if name == "random" or isinstance(policy, RandomAgent):
         return RandomAgent(facts.env_id, facts.family, facts.action_names)
-    reworded: Callable[[Any, str], Agent] | None = getattr(policy, "reworded", None)
+    reworded = policy.reworded(condition.wording if condition.reworded else policy.wording, facts.env_id)
     if reworded is not None:
-        return reworded(condition.wording if condition.reworded else policy.wording, facts.env_id)  # type: ignore[attr-defined]
+        return reworded
     if condition.reworded and "text" not in policy.wants:
         what = "it reads its missions in the words of its training" if "mission" in policy.wants else "it reads no text"
         raise UsageError(f"{what}, so other words say nothing of it")
@@ -144,7 +144,7 @@ def played(
 
 
 def _labels(cell: MatrixCell) -> dict[str, Any]:
-    return {name: getattr(cell, name) for name in ("agent", "condition", "mode", "kind", "env")}
+    return {name: vars(cell)[name] for name in ("agent", "condition", "mode", "kind", "env")}
 
 
 def _cell(

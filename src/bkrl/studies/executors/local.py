@@ -116,8 +116,8 @@ def _start_worker(parent: int) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     for name in ("SIGINT", "SIGHUP"):
-        if hasattr(signal, name):  # Windows has no SIGHUP
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        if name in vars(signal):  # Windows has no SIGHUP
+            signal.signal(vars(signal)[name], signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     threading.Thread(target=_stop_with, args=(parent,), daemon=True).start()
 

@@ -124,7 +124,7 @@ class Slurm:
         called = f"{self._title}-{secrets.token_hex(6)}"
         self._jobs.update({name_of(cell, self._out): f"{called}/{place}" for place, cell in enumerate(cells)})
         self._save()
-        cpus = self._cpus or max(getattr(cell.config, "threads", 1) for cell in cells)
+        cpus = self._cpus or max(vars(cell.config).get("threads", 1) for cell in cells)
         try:
             self._executor.update_parameters(job_name=called, cpus_per_task=cpus)
             submitted = self._executor.map_array(Task(), cells, [log_of(cell, self._out) for cell in cells])
