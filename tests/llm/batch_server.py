@@ -147,7 +147,7 @@ class BatchDesk:
                 batch[kind] = name
 
     def _line(self, body: dict[str, Any]) -> tuple[int, Any] | None:
-        from tests.llm.fault_server import STATUS, completion, refusal
+        from tests.llm.fault_server import STATUS, answer_to, refusal
 
         prompt, attempt = self.server.seen_before(body)
         does = self.server.plan(prompt, attempt)
@@ -162,4 +162,4 @@ class BatchDesk:
             status, error = STATUS[does]
             return status, {"error": error}
         self.server.billed[prompt] += 1
-        return 200, completion(prompt, does, self.server.said)
+        return 200, answer_to(body, prompt, does, self.server.said)

@@ -26,6 +26,7 @@ from typing import Any
 
 from bkrl.llm.policy import AskPolicy
 from tests.llm.batch_server import BatchDesk
+from tests.llm.responses_server import as_chat, as_response, complaint
 
 # Short pauses; deadlines that a busy machine does not miss, for tests that are not about them.
 QUICK = AskPolicy(first_pause=0.01, longest_pause=0.05, deadline=60.0, patience=120.0, attempts=6, grace=60.0)
@@ -97,7 +98,7 @@ class FaultServer:
                 self.in_flight += 1
                 self.most_in_flight = max(self.most_in_flight, self.in_flight)
                 try:
-                    if "/chat/completions" in lines[0]:
+                    if "/chat/completions" in lines[0] or "/responses" in lines[0]:
                         keep = await self._answer(json.loads(body or b"{}"), writer)
                     else:
                         keep = await self.desk.answer(lines[0], body, writer)
@@ -112,7 +113,7 @@ class FaultServer:
 
     def seen_before(self, body: dict[str, Any]) -> tuple[str, int]:
         """The prompt's hash, and how often it came before."""
-        prompt = hashlib.sha256(json.dumps(body.get("messages")).encode()).hexdigest()
+        prompt = hashlib.sha256(json.dumps(body.get("messages") or body.get("input")).encode()).hexdigest()
         attempt = self.seen[prompt]
         self.seen[prompt] += 1
         return prompt, attempt
@@ -126,6 +127,8 @@ class FaultServer:
         refused = refusal(does, body)
         if refused is not None:
             return await send(writer, 400, refused)
+        if does == "no_api":
+            return await send(writer, 404, {"detail": "Not Found"})
         if does.startswith("echo_"):
             return await send(writer, int(does[5:]), [{"error": {"message": f"you said {self.said[-80:]}"}}])
         if does in STATUS:
@@ -145,7 +148,7 @@ class FaultServer:
         if does == "redirect":
             return await send(writer, 307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
         self.billed[prompt] += 1
-        answered = completion(prompt, does, self.said)
+        answered = answer_to(body, prompt, does, self.said)
         raw = json.dumps(answered).encode()
         if does in ("reset_mid", "short_body"):
             writer.write(head(200, len(raw) + (10 if does == "short_body" else 0)) + raw[: len(raw) // 2])
@@ -206,8 +209,16 @@ STATUS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+def answer_to(body: dict[str, Any], prompt: str, does: str, said: str = "") -> Any:
+    """The body of a 200 answer, by the API that the request's body is of."""
+    answered = completion(prompt, does, said)
+    return as_response(answered) if "input" in body else answered
+
+
 def refusal(does: str, body: dict[str, Any]) -> Any:
     """What a server says that does not know a parameter; `picky` knows hardly any, `gemini` says it in a list."""
+    if "input" in body:
+        return complaint(refusal(does, as_chat(body)))
     unknown = [name for name in ("seed", "logprobs") if name in body]
     if does == "gemini" and unknown:
         told = "\n".join(

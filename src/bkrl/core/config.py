@@ -18,6 +18,7 @@ _LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
 _ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
 _BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
 _ASKED = Only("an annotator that is asked", lambda c: c.asks)
+_OPENAI = Only("openai:MODEL", lambda c: any(str(value).startswith("openai:") for value in vars(c).values()))
 _CLONES = Only("--clone", lambda c: c.clone is not None)
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _ONE_ENV = Only("one env, without --conditions", lambda c: c.conditions is None)
@@ -92,6 +93,10 @@ class AskConfig:
         Path | None,
         Flag("own price list (TOML), read before the shipped one; see docs/endpoints.md", identity=False, seldom=True),
     ] = None
+    api: Annotated[
+        Literal["chat", "responses"],
+        Flag("openai: chat completions, or OpenAI's Responses API", only=(_OPENAI,), seldom=True),
+    ] = "chat"
     concurrency: Concurrency = 16
     dry_run: Annotated[
         bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bkrl.llm import responses
 from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.completions import read_completion, read_json_body
 from bkrl.llm.faults import redacted
@@ -27,14 +28,15 @@ class BatchApi:
 
     def __init__(self, backend: OpenAIBackend) -> None:
         self._backend = backend
+        path = responses.PATH if backend.responses else "/chat/completions"
         # The old interface of Azure names the path without a version.
-        self._path: Any = "/chat/completions" if backend.old_azure else "/v1/chat/completions"
+        self._path: Any = path if backend.old_azure else f"/v1{path}"
 
     def line(self, key: str, request: Request) -> bytes:
         """One request as a line of a batch's input."""
         parameters, _ = self._backend.parameters(request)
         parameters.pop("service_tier", None)
-        line = {"custom_id": key, "method": "POST", "url": self._path, "body": parameters}
+        line = {"custom_id": key, "method": "POST", "url": self._path, "body": self._backend.put(parameters)}
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
     def reply(self, line: Mapping[str, Any], request: Request, known: Capabilities) -> Reply:
@@ -52,6 +54,7 @@ class BatchApi:
             described = body if isinstance(body, (Mapping, str, list)) else error if isinstance(error, Mapping) else ""
             fault = backend.refusal(status, described, {})
             raise backend.adapted(fault, parameters) if isinstance(fault, Refused) else fault
+        body = backend.read(body)
         reply = read_completion(body, {}, form, "batch")
         backend.learn(request, parameters, body, reply)
         return reply

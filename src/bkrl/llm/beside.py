@@ -38,7 +38,7 @@ def open_session(
     """
     check_name(name, others, what)
     asking = not settings.dry_run
-    session = session_with(open_backend(name, Connection(settings.cache, asking=asking)), settings)
+    session = session_with(open_backend(name, Connection(settings.cache, asking=asking, api=settings.api)), settings)
     return opened(session, settings.cache if asking else None, stack)
 
 

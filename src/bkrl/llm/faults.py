@@ -142,7 +142,9 @@ def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[st
         return Fault("stop", "forbidden", f"The key may not use this model or endpoint{said}")
     if status == 404:
         known = any(mark in words for mark in _NO_MODEL)
-        what = "There is no such model here" if known else "The address has no chat completions; check OPENAI_BASE_URL"
+        what = (
+            "There is no such model here" if known else "The address has no such API; check OPENAI_BASE_URL (and --api)"
+        )
         return Fault("stop", "no such model", f"{what}{said}")
     if status == 413 or any(mark in words for mark in _CONTEXT):
         return Fault("item", "context length", f"the prompt is too long for the model{said}")

@@ -1,4 +1,4 @@
-"""`openai:MODEL`: any endpoint that speaks OpenAI's chat completions (OpenAI, Azure, vLLM, Ollama, llama.cpp, …).
+"""`openai:MODEL`: any endpoint that speaks OpenAI's chat completions or Responses API (Azure, vLLM, Ollama, …).
 
 The environment is read as the SDK reads it: OPENAI_API_KEY, OPENAI_BASE_URL, OPENAI_ORG_ID, OPENAI_PROJECT_ID; for
 Azure AZURE_OPENAI_ENDPOINT, AZURE_OPENAI_API_KEY and, for the old interface, OPENAI_API_VERSION. The SDK carries the
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bkrl.core.errors import InputError, UsageError
+from bkrl.llm import responses
 from bkrl.llm.capabilities import OPTIONAL, Capabilities, LimitField, Memory, follows
 from bkrl.llm.completions import read_completion, read_json_body, with_chances
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted
@@ -68,7 +69,7 @@ class OpenAIBackend:
         self.url, self._key, self._azure = _connection()
         self._headers, self._body = connection.headers, dict(connection.body)
         self.old_azure = self._azure and bool(os.environ.get("OPENAI_API_VERSION"))
-        self._tier = connection.tier
+        self._tier, self.responses = connection.tier, connection.api == "responses"
         host = urlsplit(self.url).hostname or ""
         self._notice = ""
         if not self._key and connection.asking:
@@ -78,11 +79,14 @@ class OpenAIBackend:
             self._key, self._notice = "none", f"No key is set; {host} is this machine, so a dummy is sent."
         self.secrets = Secrets([*_secret_words(self.url), *self._headers.values()])
         extra = {"body": canonical(self._body)} if self._body else {}
+        if self.responses:
+            responses.check_body(self._body)
+            extra["api"] = "responses"
         if self.secrets.hide(extra.get("body", "")) != extra.get("body", ""):
             raise UsageError("--body holds a secret, and is recorded; send it with --header NAME=VARIABLE.")
         self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model, **extra}
         self._memory = Memory(connection.memory)
-        self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}"
+        self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}" + " (responses)" * self.responses
         limit: LimitField = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
         self.capabilities = self._memory.recall(self._name, Capabilities(limit_field=limit))
         self._limits_refused: set[str] = set()
@@ -134,7 +138,7 @@ class OpenAIBackend:
         # Servers that draw from a fixed seed by default would give the same vote again and again.
         wanted = {
             "temperature": request.temperature,
-            "seed": request.sample + request.redraw * REDRAW,
+            "seed": None if self.responses else request.sample + request.redraw * REDRAW,
             "reasoning_effort": request.reasoning_effort,
         }
         for name, value in wanted.items():
@@ -212,11 +216,20 @@ class OpenAIBackend:
 
     async def _send(self, parameters: dict[str, Any]) -> tuple[Any, Mapping[str, str]]:
         """The JSON body of a 200 answer and its headers."""
-        create = self.client().chat.completions.with_raw_response.create
-        plain = {name: value for name, value in parameters.items() if name not in self._body}
-        answer = await self.carried(lambda: create(**plain, extra_body=self._body or None))
+        client = self.client()
+        create: Any = client.responses if self.responses else client.chat.completions
+        plain = self.put({name: value for name, value in parameters.items() if name not in self._body})
+        answer = await self.carried(lambda: create.with_raw_response.create(**plain, extra_body=self._body or None))
         response = answer.http_response
-        return read_json_body(response.content, self.url, self.secrets), dict(response.headers)
+        return self.read(read_json_body(response.content, self.url, self.secrets)), dict(response.headers)
+
+    def put(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Parameters of a chat completion, as the API in use takes them."""
+        return responses.request_of(parameters) if self.responses else parameters
+
+    def read(self, body: Any) -> Any:
+        """The body of a 200 answer, as a chat completion."""
+        return responses.completion_of(body) if self.responses else body
 
     async def carried(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the SDK brings back, its errors sorted into faults."""
@@ -244,6 +257,8 @@ class OpenAIBackend:
         said = error_in(body)
         fault = from_status(status, said, headers)
         words = (said if isinstance(said, str) else " ".join(map(str, said.values()))).lower()
+        if self.responses:
+            words = responses.chat_words(words, self.capabilities.limit_field)
         about_parameter = fault.reason == "bad request" or (status == 403 and "logprobs" in words)
         if about_parameter and status in (400, 403, 422) and any(mark in words for mark in _REFUSAL):
             return Refused(fault, words)

@@ -23,11 +23,13 @@ ReplyStatus = Literal["ok", "truncated", "filtered", "refused"]
 ReplyFormat = Literal["json_schema", "json_object", "text"]
 Tier = Literal["default", "batch", "flex"]
 """How a reply was bought: at once, by the Batch API, or at once with patience (cheaper)."""
+Api = Literal["chat", "responses"]
+"""Which API of an `openai:` endpoint is spoken."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How a backend is reached; nothing here but `body` changes an answer.
+    """How a backend is reached; nothing here but `body` and `api` changes an answer.
 
     memory: folder where what is learnt about endpoints is kept (None: nowhere); tier: at which price requests are sent;
     asking: False when nothing will be sent, so that no key is needed; headers: sent with every request, secret; body:
@@ -39,6 +41,7 @@ class Connection:
     asking: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
+    api: Api = "chat"
 
 
 @dataclass(frozen=True)

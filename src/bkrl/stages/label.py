@@ -230,7 +230,7 @@ def _create(config: LabelConfig, prompts: dict[str, Path], reporter: Reporter) -
 
 def _connection(config: LabelConfig, asking: bool) -> Connection:
     headers, body = extras.headers(config.header or "", asking), extras.body(config.body or "")
-    return Connection(config.cache, config.tier, asking, headers, body)
+    return Connection(config.cache, config.tier, asking, headers, body, config.api)
 
 
 def _check(config: LabelConfig) -> None:
