@@ -67,7 +67,8 @@ def completion_of(body: Any) -> Any:
     }
     chances = next((part["logprobs"] for part in texts if part.get("logprobs")), None)
     reason = str((body.get("incomplete_details") or {}).get("reason") or "stop")
-    usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}
+    usage = body.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
     choice = {"message": message, "finish_reason": _FINISH.get(reason, reason), "logprobs": {"content": chances}}
     return {
         **{name: body.get(name) for name in ("model", "service_tier", "error") if name in body},
