@@ -164,7 +164,7 @@ def test_tensorboard_has_every_point_once_after_a_kill(tmp_path):
                if row["step"] == event.step and "ppo/entropy" in row)  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["wandb", "trackio"])
+@pytest.mark.parametrize("kind", ["wandb", "trackio", "mlflow"])
 def test_the_others_work_without_a_network_and_write_no_secret(tmp_path, monkeypatch, capsys, kind):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -184,8 +184,27 @@ def test_the_others_work_without_a_network_and_write_no_secret(tmp_path, monkeyp
     assert told.warned == []
     assert capsys.readouterr().out == ""
     written = [path for path in Path(tmp_path).rglob("*") if path.is_file()]
-    assert any(kind in path.as_posix() for path in written)
+    assert any(kind in path.as_posix().replace("mlruns", "mlflow") for path in written)
     for path in written:
         raw = path.read_bytes()
         assert b"CANARY" not in raw, path
         assert b"c" * 40 not in raw, path
+
+
+def test_mlflow_reads_every_point_once_in_one_run(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    told, run = Told(), a_run(tmp_path / "r")
+    with tracked("mlflow", run, told):
+        run.log(0, **{"eval/return": 0.5})
+        run.log(256, **{"eval/return": 0.75})
+    cut(run, 1)
+    with tracked("mlflow", run, told):
+        run.log(256, **{"eval/return": 0.75})
+        run.log(512, **{"eval/return": 1.0})
+    assert told.warned == []
+    client = mlflow.MlflowClient(run.file("mlruns").resolve().as_uri())
+    (found,) = client.search_runs([client.get_experiment_by_name("bkrl").experiment_id])
+    assert found.info.status == "FINISHED"
+    points = client.get_metric_history(found.info.run_id, "eval/return")
+    assert sorted((point.step, point.value) for point in points) == [(0, 0.5), (256, 0.75), (512, 1.0)]

@@ -40,7 +40,7 @@ Backend = Annotated[
     Flag("engine of the env: ours, or PyPI minigrid / crafter (the ground truth, slow)", seldom=True),
 ]
 Track = Annotated[
-    Literal["none", "tensorboard", "wandb", "trackio"],
+    Literal["none", "tensorboard", "wandb", "trackio", "mlflow"],
     Flag(
         "also send metrics.jsonl there (pip install 'bkrl[tensorboard]' and so on); keys from their usual places",
         identity=False,

@@ -1,4 +1,4 @@
-"""Curves elsewhere: TensorBoard, Weights & Biases or trackio get every line of a run's metrics.jsonl, once.
+"""Curves elsewhere: TensorBoard, Weights & Biases, trackio or MLflow get every line of a run's metrics.jsonl, once.
 
 metrics.jsonl is the record; a tracker follows it. tracking.json in the run counts the lines that were sent: a run that
 continues at a checkpoint logs some lines again and sends no point twice. A tracker that fails is reported once, and the
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -181,4 +182,35 @@ class _Trackio:
             self.module.finish()
 
 
-_TRACKERS: dict[str, type] = {"tensorboard": _TensorBoard, "wandb": _WandB, "trackio": _Trackio}
+class _MLflow:
+    """A run of MLflow: at MLFLOW_TRACKING_URI, else in the run's folder `mlruns/`."""
+
+    def __init__(self, run: Run, identity: str) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders are refused otherwise, for having no updates
+        from mlflow import MlflowClient
+
+        place = os.environ.get("MLFLOW_TRACKING_URI") or run.file("mlruns").resolve().as_uri()
+        self.client = MlflowClient(place)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        known = self.client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known is not None else self.client.create_experiment(name)
+        found = self.client.search_runs([experiment], f"tags.bkrl = '{identity}'")
+        if not found:
+            found = [self.client.create_run(experiment, tags={"bkrl": identity}, run_name=run.path.as_posix())]
+            for key, value in run.config["config"].items():
+                self.client.log_param(found[0].info.run_id, key, str(value)[:500])
+        self.run = found[0].info.run_id
+        self.client.update_run(self.run, "RUNNING")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self.client.log_batch(self.run, [Metric(key, float(value), now, step) for key, value in values.items()])
+
+    def close(self) -> None:
+        self.client.set_terminated(self.run)
+
+
+_TRACKERS: dict[str, type] = {"tensorboard": _TensorBoard, "wandb": _WandB, "trackio": _Trackio, "mlflow": _MLflow}
