@@ -11,6 +11,7 @@ from bkrl.agents.networks import build_network
 from bkrl.agents.random import RandomAgent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
+from bkrl.data.windows import Reads
 from bkrl.envs import captioner, env_spec, make_vec, sentences
 from bkrl.learn.rollout import Clock, Collector
 from bkrl.text.wording import Wording
@@ -130,7 +131,7 @@ def collector(seed):
         "compact", obs_shape=facts.obs_shape, num_actions=7, num_values=1, symbols=None, hidden=8, seed=seed
     )
     agent = TextAgent(network, LEVEL, facts.family, facts.action_names)
-    return Collector(envs, agent, num_steps=6, num_values=1, horizon=0, seed=seed, device=torch.device("cpu"))
+    return Collector(envs, agent, num_steps=6, num_values=1, reads=Reads(), seed=seed, device=torch.device("cpu"))
 
 
 def test_a_rollout_has_the_history_of_every_row_and_goes_on_after_a_restart():
