@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -154,6 +155,8 @@ def test_tensorboard_has_every_point_once_after_a_kill(tmp_path):
     logged = {key for row in rows for key in row if key != "step"}
     events = accumulator.EventAccumulator(str(out / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     assert set(events.Tags()["scalars"]) == logged
+    pages = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    assert logged <= set(re.findall(r"`(\w+/\w+)`", pages)), "each metric stands in docs/studies.md"
     for key in ("ppo/entropy", "eval/return", "rollout/return"):
         wanted = [row["step"] for row in rows if isinstance(row.get(key), float)]
         steps = [event.step for event in events.Scalars(key)]
