@@ -124,7 +124,7 @@ def test_a_problem_says_why(worker: Worker):
 def test_a_hang_is_killed_at_its_limit_and_the_sandbox_goes_on():
     source = body("while observations[0, -1, 0] == 200:\n    pass\nreturn actions[:, 0]")
     hang = windows()
-    hang.observations[:] = 200
+    hang.symbols[:] = 200
     with Sandbox(source, (4,), 2, limits=replace(LIMITS, call=3.0)) as program:
         first = program(windows())
         with pytest.raises(ProgramFailed, match="longer than 3 s"):
@@ -173,8 +173,9 @@ def test_components_that_some_windows_lack_or_that_change_places_keep_their_name
         "return a, {'second': a + 1}"
     )
     batch = windows(3 * CHUNK)
-    for part in range(3):
-        batch.observations[part * CHUNK : (part + 1) * CHUNK, -1, 0] = part + 1
+    shown = batch.observations.copy()
+    shown[:, -1, 0] = 1 + np.arange(3 * CHUNK) // CHUNK
+    batch = batch.showing(shown)
     with Sandbox(source, (4,), 2) as program:
         for _ in range(2):
             values, components = program.evaluate_numbered(batch)
