@@ -279,7 +279,7 @@ def fingerprint() -> str:
 
 
 def test_the_same_seeds_give_the_same_bytes_under_another_hash_seed() -> None:
-    code = "from tests.envs.test_housekeep_env import fingerprint; print(fingerprint())"
+    code = "from tests.envs.test_housekeep_engine import fingerprint; print(fingerprint())"
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=root, check=True)
