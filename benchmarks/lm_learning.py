@@ -2,8 +2,9 @@
 
     python benchmarks/lm_learning.py [--json] [--seeds 2] [--steps 30000]
 
-`tiny-t5` clones the bot's episodes in "go to" in a room of 5 with one distractor and six actions, from few samples, and
-PPO goes on from there with the bot as its teacher (--imitate bot). Over the seeds:
+`tiny-t5` clones 60 of the bot's episodes in "go to" in a room of 5 with one distractor and six actions, and PPO goes on
+from there with the bot as its teacher (--imitate bot, whose weight falls by a tenth). The settings of PPO were chosen
+on seeds 101 and 102. Over the seeds 1, 2, …:
 
 * `clone_start_max`: success of the best clone, so much headroom there is;
 * `clone_end_min`: the least success of PPO's last policy, in 200 episodes;
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +32,12 @@ from bkrl.methods.glam import GlamPPO, LMConfig
 from bkrl.stages import collect, train_rs
 
 ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=1,actions=canonical"
-PPO = replace(GlamPPO(), learning_rate=3e-4, update_epochs=2)
+PPO = replace(GlamPPO(), learning_rate=1e-3, update_epochs=4, target_kl=0.1)
 
 
 def measure(seed: int, steps: int, folder: Path) -> tuple[list[float], list[float]]:
     """Success in each evaluation, the clone's first, and the variance explained in each rollout."""
-    data = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=100, seed=seed, out=folder / "bot"), Reporter())
+    data = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=60, seed=seed, out=folder / "bot"), Reporter())
     how = {"env": ENV, "seed": seed, "eval_episodes": 200}
     clone = train_rs.run(
         TrainRsConfig(
@@ -46,8 +48,8 @@ def measure(seed: int, steps: int, folder: Path) -> tuple[list[float], list[floa
     )  # fmt: skip
     run = train_rs.run(
         TrainRsConfig(
-            alg="glam", lm=LMConfig("tiny-t5", window=1), init_from=clone.path, imitate="bot", ppo=PPO, steps=steps,
-            eval_every=max(steps // 6, 1), out=folder / "ppo", **how,
+            alg="glam", lm=LMConfig("tiny-t5", window=1), init_from=clone.path, imitate="bot", imitate_coef=1.0,
+            imitate_until=10 * steps, ppo=PPO, steps=steps, eval_every=max(steps // 10, 1), out=folder / "ppo", **how,
         ),
         Reporter(),
     )  # fmt: skip
@@ -64,7 +66,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = [measure(seed, given.steps, Path(place) / str(seed)) for seed in range(given.seeds)]
+        found = [measure(seed, given.steps, Path(place) / str(seed)) for seed in range(1, given.seeds + 1)]
+    for seed, (success, _) in enumerate(found, 1):
+        print(f"seed {seed}: success " + " ".join(f"{one:.3f}" for one in success), file=sys.stderr)
     figures = {
         "clone_start_max": max(success[0] for success, _ in found),
         "clone_end_min": min(success[-1] for success, _ in found),
