@@ -59,7 +59,7 @@ def test_a_segment_in_few_words_keeps_what_is_seen_at_last_and_what_changed_of_t
 def test_a_mission_that_both_segments_have_is_said_once(data):
     one = SegmentText(("You carry nothing.", "You carry a key."), ("pickup",), "get the key")
     other = SegmentText(("You carry nothing.", "You carry nothing."), ("left",), "get the key")
-    card = plan_of(data, "pref").env_spec
+    card = plan_of(data, "pref").card
     asked = closed.pair_question(card, one, other, "overall").phrasings[1].messages[-1].text
     assert asked == (
         "In which segment does the agent do better, whatever its task may be?\n"
