@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import Int, kernel
-from bkrl.envs import env
+from bkrl.envs import env_spec
 from bkrl.envs.crafter import captions, layout, rules
 from bkrl.envs.crafter.layout import CELL, CELL_NAMES
 from bkrl.envs.crafter.player import PLANT_HEALTH, RIPE_AGE
@@ -85,8 +85,8 @@ class Pair:
 
     def __init__(self, env_id: str, seed: int, length: int = rules.MAX_STEPS) -> None:
         self.env_id, self.seed_given = env_id, seed
-        self.reference = ReferenceEnv(env(env_id), "both", length)
-        self.vector = CrafterVectorEnv(env(env_id), 1, "both", length)
+        self.reference = ReferenceEnv(env_spec(env_id), "both", length)
+        self.vector = CrafterVectorEnv(env_spec(env_id), 1, "both", length)
         self.native = SingleEnv(self.vector, "rgb_array")
         self.history = f"{env_id} seed {seed}"
         self._compare_first(self.reference.reset(seed=seed), self.native.reset(seed=seed))
@@ -191,11 +191,11 @@ class Pair:
         """Lay a material, take away who stands there. False outside the map and under the player."""
         if not (0 <= x < AREA and 0 <= y < AREA) or (x, y) == self.position:
             return False
-        env = self.reference.game._world
-        if env[x, y][1] is not None:
-            env.remove(env[x, y][1])
+        world = self.reference.game._world
+        if world[x, y][1] is not None:
+            world.remove(world[x, y][1])
             _inject_removal(self.vector.engine.envs, self.vector.engine.objects, x, y)
-        env[x, y] = material
+        world[x, y] = material
         _inject_material(self.vector.engine.envs, x, y, CELL[material])
         return True
 

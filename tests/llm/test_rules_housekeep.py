@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import card, family, make_vec
+from bkrl.envs import env_spec, family, make_vec
 from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import votes, words
 from bkrl.labelers.example import example_prompt
@@ -101,7 +101,7 @@ def test_its_programs_pass_the_check_and_know_what_is_right():
     exec(programs[0], namespace)  # noqa: S102 - a program of ours
     right, said = namespace["table"](), votes()
     assert right[1:, 1:].shape == (len(said.objects), 126)
-    names = family(card(TASK).family).layout
+    names = family(env_spec(TASK).family).layout
     for o, thing in enumerate(names.things):
         expected = [belongs(thing, place) for place in names.places]
         np.testing.assert_array_equal(right[o + 1, 1:], expected)
@@ -135,7 +135,7 @@ def test_the_votes_annotator_answers_by_the_votes_alone():
     namespace: dict = {"np": np}
     exec(programs[2], namespace)  # noqa: S102 - a program of ours
     check_program(programs[2])
-    names, table = family(card(TASK).family).layout, namespace["table"]()
+    names, table = family(env_spec(TASK).family).layout, namespace["table"]()
     expected = [[right[thing, place] for place in names.places] for thing in names.things]
     np.testing.assert_array_equal(table[1:, 1:], expected)
 
