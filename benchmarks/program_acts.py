@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from bkrl.agents.play import play
-from bkrl.agents.protocol import Acted, State
+from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.core.config import CollectConfig
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
@@ -47,7 +47,7 @@ ENVS, BATCH = 64, 8192
 
 
 @dataclass(frozen=True)
-class ProgramAgent:
+class ProgramAgent(Agent):
     """See `bkrl.agents.protocol.Agent`: a program's advice as a policy, at the weight `SHARPNESS`."""
 
     env_id: str

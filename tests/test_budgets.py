@@ -57,7 +57,7 @@ TWICE = 16
 """Public names of classes that stand for two things or more."""
 
 
-LOOKUPS = 27
+LOOKUPS = 28
 """Calls of `getattr` and `hasattr` in src/bkrl; the aim is 30."""
 
 

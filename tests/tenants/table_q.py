@@ -100,7 +100,7 @@ class QLearner:
 
     def state(self) -> Saved:
         tensors = {"table": self.agent.table, "seen": self.seen}
-        tensors |= {f"envs.{name}": array for name, array in self.envs.snapshot().items()}
+        tensors |= {f"worlds.{name}": array for name, array in self.envs.snapshot().items()}
         return Saved(tensors, {"step": self.step, "episodes": self.episodes}, True)
 
     def restore(self, saved: Saved) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bkrl.agents.protocol import Agent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import derive_seed
@@ -39,7 +40,7 @@ class _Episode:
         self._view, self._reward, self._over = self._viewer(), 0.0, True
 
     def _viewer(self) -> Viewer:
-        reader: Any = type("Reader", (), {"wants": ("text", "mission"), "wording": self._wording})
+        reader: Any = type("Reader", (Agent,), {"wants": ("text", "mission"), "wording": self._wording})
         return Viewer(self._envs, reader)
 
     def reset(self, seed: int | None = None, **columns: Any) -> str:

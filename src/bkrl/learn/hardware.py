@@ -60,7 +60,7 @@ class Hardware:
         try:
             yield
         except (TorchDynamoException, CppCompileError, InvalidCxxCompiler) as error:
-            cause = vars(error).get("inner_exception", error)
+            cause = getattr(error, "inner_exception", error)
             reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".:")
             mend = f"Remove {cache_dir()}, where a run that was killed may have left half a file"
             if isinstance(cause, InvalidCxxCompiler):
