@@ -12,6 +12,7 @@ from bkrl.agents.bot import BotAgent
 from bkrl.agents.build import new_agent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.config import PPOConfig
+from bkrl.core.errors import InputError
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import make_vec
 from bkrl.learn.imitation import Imitation
@@ -129,3 +130,12 @@ def make_again(ppo: PPO) -> PPO:
     saved, other = ppo.state(), learner(BotAgent.of(ENV), target_kl=0.01)
     other.restore(Saved({name: np.asarray(one) for name, one in saved.tensors.items()}, saved.counters, True))
     return other
+
+
+def test_a_checkpoint_of_an_earlier_record_of_rollouts_is_refused_in_a_sentence() -> None:
+    ppo = learner(BotAgent.of(ENV))
+    ppo.iterate()
+    saved = ppo.state()
+    tensors = {name: np.asarray(one) for name, one in saved.tensors.items() if name != "rollout.past"}
+    with pytest.raises(InputError, match="of an earlier bkrl, which this one cannot continue; pass --fresh"):
+        learner(BotAgent.of(ENV)).restore(Saved(tensors, saved.counters, True))

@@ -19,6 +19,7 @@ from bkrl.agents.network import one_step
 from bkrl.agents.play import LookOnce
 from bkrl.agents.protocol import Agent, Goals, State, TrainableAgent
 from bkrl.agents.viewer import Viewer
+from bkrl.core.errors import InputError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Repeats
@@ -285,7 +286,13 @@ class Collector:
         return tensors | {f"rollout.state.{name}": one for name, one in self.state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
-        """Take back what `saved` returned, once the envs are back in their state."""
+        """Take back what `saved` returned, once the envs are back in their state.
+
+        Raises:
+            InputError: an earlier bkrl wrote it, whose rollouts were another record.
+        """
+        if "rollout.past" not in tensors:
+            raise InputError("The checkpoint is of an earlier bkrl, which this one cannot continue; pass --fresh.")
         T, views = self.num_steps, self.views
         self.history = tensors["rollout.past"], tensors["rollout.actions"]
         self.rollout.ages[T] = tensors["rollout.ages"]
