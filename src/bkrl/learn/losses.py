@@ -17,6 +17,11 @@ from torch import Tensor
 from bkrl.core.jit import kernel
 
 
+def divergence(log_ratio: Tensor) -> Tensor:
+    """KL(before ‖ now) from log π_now(a) - log π_before(a), (B,); see http://joschu.net/blog/kl-approx.html."""
+    return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """The share of the variance of returns, (S,) or (S, K), that values explain; 0 where there is none to explain."""
     variance = returns.var(0).mean()
@@ -79,7 +84,7 @@ def by_torch(logits: Tensor, values: Tensor, taken: Taken, mb: Tensor, weights: 
     loss = policy + weights.vf_coef * value - weights.ent_coef * entropy
     with torch.no_grad():
         far = ((ratio - 1).abs() > weights.clip).float().mean()
-        kl = (ratio - 1 - log_ratio).mean()  # low variance, http://joschu.net/blog/kl-approx.html
+        kl = divergence(log_ratio)
         return loss, torch.stack([policy, value, entropy, kl, far])
 
 

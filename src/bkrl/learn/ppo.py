@@ -28,7 +28,7 @@ from bkrl.core.reporter import percent
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.losses import Taken, Weights, by_torch, explained_variance, losses
+from bkrl.learn.losses import Taken, Weights, by_torch, divergence, explained_variance, losses
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
 from bkrl.learn.protocol import Auxiliary, Saved
 from bkrl.rewards.streams import RewardStream
@@ -159,10 +159,7 @@ class PPO(RolloutLearner):
     def update(self, advantages: Tensor, returns: Tensor) -> dict[str, float]:
         """Epochs of clipped policy and value steps on the stored rollout."""
         c, r = self.config, self.collector.rollout
-        if c.anneal_lr:
-            remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps)
-        else:
-            remaining = 1.0
+        remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps) if c.anneal_lr else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
             group["lr"] = rate * remaining * self.caution
         actions = torch.from_numpy(r.actions).flatten().to(self.device)
@@ -260,8 +257,7 @@ class PPO(RolloutLearner):
         """KL(policy of the rollout ‖ policy now), estimated as in the loss."""
         where, logits, _ = look(order)
         now = logits.log_softmax(-1).gather(1, taken.actions[where][:, None]).squeeze(1)
-        change = now - taken.log_probs[where]
-        return float((change.exp() - 1 - change).mean())
+        return float(divergence(now - taken.log_probs[where]))
 
     def _steps(self) -> tuple[int, _Look]:
         """How many steps there are to learn from, and what the agent says now of some of them."""

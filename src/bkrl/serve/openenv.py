@@ -178,8 +178,8 @@ class OpenEnvServer:
         return self._observed(rows[0], float(moved.rewards[0]), more, more["success"])
 
     def _observed(self, row: int, reward: float | None, more: dict[str, Any], success: bool) -> dict[str, Any]:
-        shown = {"caption": self.sessions.captions[row], "mission": self.sessions.missions[row]}
-        observation = {**shown, "actions": self._names, "success": success}
+        caption, mission = self.sessions.captions[row], self.sessions.missions[row]
+        observation = {"caption": caption, "mission": mission, "actions": self._names, "success": success}
         return {"observation": observation, "reward": reward, "done": bool(self.sessions.over[row]), "metadata": more}
 
     def _state(self, row: int) -> dict[str, Any]:
@@ -237,8 +237,7 @@ class OpenEnvServer:
         captions, missions = (
             [texts[row] for row in rows] for texts in (self.sessions.captions, self.sessions.missions)
         )
-        shown = {"caption": captions, "mission": missions, "actions": self._names, "success": success}
-        observation = {**shown, "actions": self._names, "success": success}
+        observation = {"caption": captions, "mission": missions, "actions": self._names, "success": success}
         return {"observation": observation, "reward": rewards, "done": done}
 
 

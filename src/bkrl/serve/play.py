@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bkrl.core.errors import BkrlError, InputError, UsageError
-from bkrl.report.pages.episodes import Advising, frame, page
+from bkrl.report.pages.episodes import Advising, ending, frame, page
 from bkrl.report.plots.pictures import png_uri
 from bkrl.serve.sessions import Sessions
 
@@ -74,8 +74,7 @@ class PlayedEnv:
         moved = self.sessions.step(self._rows, [action])
         if self.agent is not None:
             self._view.happened(np.array([action]), {}, self.sessions.seen)
-        how = "terminated" if moved.terminated[0] else "cut off by the time limit"
-        end = f"{how}, {'a success' if moved.success[0] else 'no success'}" if self.sessions.over[0] else None
+        end = ending(moved.terminated[0], moved.success[0]) if self.sessions.over[0] else None
         shaping = None if self.sessions.phi is None else round(float(moved.shaping[0]), 4)
         reward = float(moved.rewards[0] - moved.shaping[0])
         return {"frame": self._frame(action=action, reward=reward, shaping=shaping, end=end)}

@@ -40,6 +40,12 @@ def frame(picture: int | str | None, caption: str, mission: str, **more: Any) ->
     return {"picture": picture, "caption": caption, "mission": mission, **dict.fromkeys(names), **more}
 
 
+def ending(terminated: bool, success: bool) -> str:
+    """How an episode ended, as a frame's `end`."""
+    how = "terminated" if terminated else "cut off by the time limit"
+    return f"{how}, {'a success' if success else 'no success'}"
+
+
 class Advising:
     """What a potential says of actions."""
 
@@ -88,8 +94,7 @@ def write(
                 more |= {"action": int(dataset.actions[row - 1]), "reward": float(dataset.rewards[row - 1])}
             frames.append(frame(numbers[at], dataset.caption(row), dataset.missions[number], **more))
             at += 1
-        how = "terminated" if dataset.terminated[number] else "cut off by the time limit"
-        frames[-1]["end"] = f"{how}, {'a success' if dataset.success[number] else 'no success'}"
+        frames[-1]["end"] = ending(dataset.terminated[number], dataset.success[number])
         shown.append({"name": f"{number}: {dataset.missions[number]}".rstrip(": "), "number": number, "frames": frames})
     names = list(dataset.action_names)
     left = dataset.num_episodes - len(chosen)
