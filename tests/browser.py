@@ -51,6 +51,10 @@ NAMELESS = """[...document.querySelectorAll(
   .map((e) => e.outerHTML.slice(0, 80))"""
 
 
+class NavigatedError(AssertionError):
+    """The page went elsewhere while it was asked something."""
+
+
 class Page:
     """One open page, with what it logged and every request it made."""
 
@@ -90,9 +94,15 @@ class Page:
     def wait(self, condition: str) -> None:
         """Until an expression is true in the page."""
         patience = time.monotonic() + _PATIENCE
-        while not self.run(condition):
+        while not self._holds(condition):
             assert time.monotonic() < patience, condition
             time.sleep(0.02)
+
+    def _holds(self, condition: str) -> bool:
+        try:
+            return bool(self.run(condition))
+        except NavigatedError:  # to the page that is waited for, perhaps
+            return False
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
@@ -104,6 +114,8 @@ class Page:
         while True:
             answer = self._next()
             if answer.get("id") == number:
+                if "navigated" in answer.get("error", {}).get("message", ""):
+                    raise NavigatedError(answer)
                 assert "error" not in answer, answer
                 return dict(answer["result"])
             self._note(answer.get("method", ""), answer.get("params", {}))
