@@ -1,4 +1,4 @@
-"""`bkrl serve …`: envs, runs and reports for other programs."""
+"""`bkrl serve …`: envs, runs and reports for other programs; and runs on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bkrl.cli import console
-from bkrl.cli.commands.shown import LOOK
+from bkrl.cli import console, progress
+from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.cli.options import Commands
 from bkrl.core.errors import RunFailed, UsageError
 
@@ -22,9 +22,10 @@ Gamma = Annotated[float, typer.Option(min=0, max=1, help="discount of that diffe
 
 
 def register(app: typer.Typer) -> None:
-    """Add `bkrl serve …`."""
+    """Add the commands of this file."""
     app.add_typer(serve, name="serve", rich_help_panel=LOOK)
-    app.command("play", rich_help_panel=LOOK)(play)
+    for command in (play, push, pull):
+        app.command(command.__name__, rich_help_panel=LOOK)(command)
 
 
 @serve.command("openenv")
@@ -109,3 +110,32 @@ def play(
         return
     finally:
         table.sessions.end()
+
+
+def push(
+    run: Annotated[Path, typer.Argument(help="a dataset, labels, a potential, a policy or a language model")],
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub")],
+    evaluation: Annotated[
+        list[Path] | None, typer.Option(help="an evaluate run of this policy, for the card; can be repeated")
+    ] = None,
+    license: Annotated[str, typer.Option(help="by the hub's name for it: mit, cc-by-4.0, …")] = "unknown",
+    private: Annotated[bool, typer.Option("--private", help="a new repository is its owner's alone")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a run on the Hugging Face hub, with a card; log in with `hf auth login`, or set HF_TOKEN."""
+    from bkrl.serve import hub
+
+    done = hub.push(run, repo, evaluation or (), license, private, progress.reporter())
+    print_facts(str(run), done, as_json)
+
+
+def pull(
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub")],
+    out: Annotated[Path, typer.Argument(help="folder to make")],
+    revision: Annotated[str | None, typer.Option(help="a branch, tag or commit  \\[default: the newest]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fetch a run that `bkrl push` put on the Hugging Face hub; it is checked before it gets its place."""
+    from bkrl.serve import hub
+
+    show_run(hub.pull(repo, out, revision, progress.reporter()), as_json)
