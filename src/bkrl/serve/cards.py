@@ -27,7 +27,7 @@ _FIRST = ("steps", "preferences", "goals", "programs")
 """Tables that matter most."""
 
 
-class Result(NamedTuple):
+class CardResult(NamedTuple):
     """One figure of an evaluation, with its 95 % interval, where it has one."""
 
     env: str
@@ -84,7 +84,7 @@ def card(run: Run, repo: str, kind: str, evaluations: Sequence[Run], license: st
     )  # fmt: skip
 
 
-def _dataset(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], results: list[Result]) -> Any:
+def _dataset(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], results: list[CardResult]) -> Any:
     from huggingface_hub import DatasetCardData
 
     del repo, results
@@ -94,7 +94,7 @@ def _dataset(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], 
     return DatasetCardData(language=language, pretty_name=title, **metadata, configs=configs)
 
 
-def _model(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], results: list[Result]) -> Any:
+def _model(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], results: list[CardResult]) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
     del run, title, tables
@@ -111,18 +111,18 @@ def _model(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], re
     return ModelCardData(library_name="bkrl", model_name=name, eval_results=figures or None, **metadata)
 
 
-def _results(evaluation: Run) -> Iterator[Result]:
+def _results(evaluation: Run) -> Iterator[CardResult]:
     """The figures of an `evaluate` run: of each mode, or of each condition."""
     seed, facts = evaluation.config["config"]["seed"], evaluation.facts
     for mode, scores in facts.get("modes", {}).items():
         for measure in filter(scores.__contains__, MEASURES):
             one = scores[measure]
             figures = one["mean"], one["low"], one["high"]
-            yield Result(facts["env_id"], mode, measure, *figures, facts["episodes"], seed)
+            yield CardResult(facts["env_id"], mode, measure, *figures, facts["episodes"], seed)
     for row in facts.get("conditions", ()):
         if row["success"] is not None:
             figures = row["success"], row["low"], row["high"]
-            yield Result(row["env"], row["mode"], row["condition"], *figures, row["episodes"], seed)
+            yield CardResult(row["env"], row["mode"], row["condition"], *figures, row["episodes"], seed)
 
 
 def _tables(run: Run) -> Iterator[dict[str, Any]]:
