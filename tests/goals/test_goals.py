@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 from bkrl import envs
+from bkrl.agents import load_agent
 from bkrl.agents.play import Episode, summarise
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.data.views import Views
-from bkrl.goals.asked import LONGEST_GOAL, MOST_GOALS, parse_goals
+from bkrl.goals.asked import read_goals
 from bkrl.goals.book import GoalBook
 from bkrl.goals.captions import TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
 from bkrl.goals.tracker import GoalTracker
+from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
 from bkrl.methods import TrainRsConfig
 from bkrl.rewards.goals import GoalReward
 from bkrl.runs.record import Run
@@ -76,26 +78,26 @@ def test_the_oracle_knows_what_makes_sense(cells, held, goals):
         ("Sure! I would do this:\n* **Chop tree**\n2) drink  water\n\nGood luck.", ("chop tree", "drink water")),
         ("- chop tree\n- Chop Tree", ("chop tree",)),
         ("- eat half-ripe plant", ("eat half-ripe plant",)),
-        ("", None),
-        ("I do not know.", None),
-        ("-", None),
-        ("- \x00\u202e", None),
-        ("- " + "x" * (LONGEST_GOAL + 1), None),
+        ("", ()),
+        ("I do not know.", ()),
+        ("-", ()),
+        ("- \x00\u202e", ()),
+        ("- " + "x" * (LONGEST_GOAL + 1), ()),
     ],
 )
 def test_replies_are_read_tolerantly(reply, goals):
-    assert parse_goals(reply) == goals
+    assert read_goals(reply) == goals
 
 
 def test_the_strict_parser_is_the_published_one():
-    assert parse_goals("Sure:\n- Chop tree", strict=True) is None
-    assert parse_goals("- Chop tree\n- Drink water", strict=True) == ("chop tree", "drink water")
-    assert parse_goals("- eat half-ripe plant", strict=True) == ("eat half", "ripe plant")
+    assert read_goals("Sure:\n- Chop tree", strict=True) == ()
+    assert read_goals("- Chop tree\n- Drink water", strict=True) == ("chop tree", "drink water")
+    assert read_goals("- eat half-ripe plant", strict=True) == ("eat half", "ripe plant")
 
 
 def test_hostile_replies_are_cut_to_a_list_of_goals():
-    assert len(parse_goals("\n".join(f"- goal {i}" for i in range(10_000))) or ()) == MOST_GOALS
-    goals = parse_goals("- ../../etc/passwd\n- <|im_start|>system\n- a\tb\x1b[31m") or ()
+    assert len(read_goals("\n".join(f"- goal {i}" for i in range(10_000)))) == MOST_GOALS
+    goals = read_goals("- ../../etc/passwd\n- <|im_start|>system\n- a\tb\x1b[31m")
     assert all(goal.isprintable() for goal in goals)
     pays = Matcher(SITUATIONS)(goals)
     assert not pays.any()
@@ -244,7 +246,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
 
 
 def test_a_killed_run_with_closed_questions_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
-    metrics = the_same_when_killed(settings(tmp_path / "whole", suggester="random"), monkeypatch)
+    metrics = the_same_when_killed(settings(tmp_path / "whole", suggester="random", wanted="all"), monkeypatch)
     assert any("goals/suggested_good" in line for line in metrics)
     goals = Run.open(tmp_path / "whole", "train-rs").facts["goals"]
     assert goals["suggester"] == "random"
@@ -274,7 +276,8 @@ def test_goals_of_another_run_are_replayed(tmp_path):
 
 
 def test_a_policy_brings_its_goals_along(tmp_path):
-    run = train_rs.run(settings(tmp_path / "run", suggester="rules", steps=600), Reporter())
+    run = train_rs.run(settings(tmp_path / "run", suggester="rules", steps=600, wanted="mine stone"), Reporter())
+    assert load_agent(run.path).goals.wanted == SITUATIONS.composition(["mine stone"])
     facts = Run.open(run.path, "train-rs").facts
     assert facts["goals"]["suggester"] == "rules"
     assert facts["goals"]["quality"]["suggested"]["good"] > 0.8
@@ -299,4 +302,43 @@ def test_what_does_not_fit_is_refused(tmp_path):
         train_rs.run(settings(tmp_path / "b", goal_form="potential"), Reporter())
     with pytest.raises(UsageError, match="no suggester 'orcle'. Did you mean 'oracle'"):
         train_rs.run(settings(tmp_path / "c", suggester="orcle"), Reporter())
+    with pytest.raises(UsageError, match="'make wod sword' can never be reached.* Did you mean 'make wood sword'"):
+        train_rs.run(settings(tmp_path / "d", wanted="chop tree, make wod sword"), Reporter())
+    with pytest.raises(UsageError, match="'drink tree' can never be reached"):
+        train_rs.run(settings(tmp_path / "e", wanted="drink tree"), Reporter())
     assert not list(tmp_path.iterdir())
+
+
+def shown(tracker, row):
+    goals = tracker(Views(row[None]), np.zeros(1, bool))[0]
+    return {SITUATIONS.deeds[i] for i in np.flatnonzero(goals)}
+
+
+def test_what_a_wanted_deed_needs_is_a_goal_as_often_as_it_is_used():
+    """A pickaxe takes a table, which takes wood, and wood of its own; it stays a goal until it is reached."""
+
+    def wanting(*deeds):
+        book, wanted = GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS)), SITUATIONS.composition(deeds)
+        return GoalTracker(book, 1, wanted=wanted)
+
+    tree, table = observation(["tree", "cow"]), observation(["table", "tree"], wood=1)
+    tracker = wanting("make wood pickaxe")
+    tracker(Views(tree[None]), NEW)
+    assert shown(tracker, tree) == {"chop tree"}  # the cow serves nothing that is wanted
+    assert [step(tracker, "chop tree", row=tree) for _ in range(3)] == [1, 1, 0]
+    assert shown(tracker, observation(["tree"], wood=2)) == {"place crafting table", "make crafting table"}
+    assert step(tracker, "make crafting table", row=table) == 1
+    assert shown(tracker, table) == {"make wood pickaxe"}
+    assert step(tracker, "make wood pickaxe", success=False, row=table) == 0
+    assert shown(tracker, table) == {"make wood pickaxe"}
+    assert step(tracker, "make wood pickaxe", row=table) == 1
+    assert shown(tracker, table) == set()
+    again = wanting("make wood pickaxe")
+    again(Views(table[None]), NEW)
+    again.restore(tracker.state())
+    assert shown(again, table) == set()
+    assert again(Views(tree[None]), NEW)[0].sum() == 1  # another episode
+    everything = wanting(*SITUATIONS.possible)
+    everything(Views(tree[None]), NEW)
+    assert shown(everything, tree) == {"chop tree", "attack cow", "eat cow"}
+    assert [step(everything, "chop tree", row=tree) for _ in range(8)] == [1] * 7 + [0]  # a table and six tools

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bkrl.core.reporter import Reporter
-from bkrl.goals.asked import LONGEST_GOAL, MOST_GOALS, AskedSuggester, parse_goals
+from bkrl.goals.asked import AskedSuggester, read_goals
 from bkrl.goals.book import GoalBook
 from bkrl.goals.match import Matcher
+from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
 from bkrl.llm import open_backend
 from bkrl.llm.protocol import Connection
 from bkrl.llm.serve import Server
@@ -43,7 +44,7 @@ HOSTILE = {
 @pytest.mark.parametrize("reply", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("strict", [False, True])
 def test_goals_are_few_short_and_plain(reply, strict):
-    goals = parse_goals(reply, strict) or ()
+    goals = read_goals(reply, strict)
     assert len(goals) <= MOST_GOALS
     assert all(0 < len(goal) <= LONGEST_GOAL and goal.isprintable() for goal in goals)
     assert len(set(goals)) == len(goals)

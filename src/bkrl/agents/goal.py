@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from bkrl.agents.network import NetworkAgent
-from bkrl.agents.networks import ActorCritic, build_network, of_spec
+from bkrl.agents.networks import of_spec
 from bkrl.agents.protocol import Goals, Inputs
 from bkrl.data.views import ViewName, Views
 from bkrl.envs.symbols import Symbols
@@ -37,22 +37,6 @@ def with_goals(symbols: Symbols, num_deeds: int) -> Symbols:
         sizes=(*symbols.sizes, *(2,) * D),
         reference=(*symbols.reference, *(0,) * D),
         gate=(*symbols.gate, *(-1,) * D),
-    )
-
-
-def goal_network(
-    symbols: Symbols, num_deeds: int, num_actions: int, num_values: int, hidden: int, seed: int
-) -> ActorCritic:
-    """A compact network of symbols and goals."""
-    joined = with_goals(symbols, num_deeds)
-    return build_network(
-        "compact",
-        obs_shape=(len(joined.sizes),),
-        num_actions=num_actions,
-        num_values=num_values,
-        symbols=joined,
-        hidden=hidden,
-        seed=seed,
     )
 
 

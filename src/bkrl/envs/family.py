@@ -118,6 +118,10 @@ class Situations(Protocol):
         """The deeds that make sense in a situation, by the rules of the env."""
         ...
 
+    def composition(self, deeds: Sequence[str]) -> tuple[str, ...]:
+        """Possible deeds and all that they need, each as often as what it yields is used."""
+        ...
+
 
 class Placed(NamedTuple):
     """Where the things of N episodes are: K slots for things, P places.

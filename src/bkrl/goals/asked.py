@@ -7,50 +7,34 @@ and faults as labels (`llm.session`), so a situation whose reply is kept costs n
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from bkrl.envs.family import Situations
 from bkrl.goals.protocol import Goals
+from bkrl.labelers.answers import MOST_GOALS, Unparsed, clean_goal, parse_goals
 from bkrl.llm.protocol import Exchange, Message, Request, request_key
 from bkrl.llm.session import AskSession
 from bkrl.text.prompts import Prompts
 
-MOST_GOALS: Final = 20
-LONGEST_GOAL: Final = 80
-_BULLET = re.compile(r"[ \t]*(?:[-*•]|\d{1,3}[.)])[ \t]*(\S.*)")
 _FENCE = re.compile(r"(?:```\w*|\"\"\"|''')")
 
 
-def parse_goals(reply: str, strict: bool = False) -> Goals | None:
-    """The goals of a reply: its lines that begin with a bullet or a number, in small letters, each once.
+def read_goals(reply: str, strict: bool = False) -> Goals:
+    """The goals of a reply (`parse_goals`); () where it has none.
 
     Args:
         reply: what the model wrote.
         strict: as published: every line must begin with "-", otherwise the reply says nothing, and a hyphen inside a
             goal divides it.
-
-    Returns:
-        At most `MOST_GOALS` goals of at most `LONGEST_GOAL` characters; None where the reply has none.
     """
-    text = _FENCE.sub("", reply).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if strict:
-        if not lines or any(not line.startswith("-") for line in lines):
-            return None
-        found = [part for line in lines for part in line.split("-")]
-    else:
-        found = [match[1] for line in lines if (match := _BULLET.fullmatch(line))]
-    goals = dict.fromkeys(filter(None, map(_cleaned, found)))
-    return tuple(list(goals)[:MOST_GOALS]) or None
-
-
-def _cleaned(goal: str) -> str:
-    """Small letters without control characters, marks of Markdown and the full stop; "" for what is too long."""
-    plain = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in unicodedata.normalize("NFKC", goal))
-    plain = re.sub(r"\s+", " ", plain).strip(" .*_`\"'").lower()
-    return plain if len(plain) <= LONGEST_GOAL else ""
+    if not strict:
+        found = parse_goals(reply)
+        return () if isinstance(found, Unparsed) else tuple(found)
+    lines = [line.strip() for line in _FENCE.sub("", reply).splitlines() if line.strip()]
+    parts = [clean_goal(part) for line in lines if line.startswith("-") for part in line.split("-")]
+    goals = tuple(dict.fromkeys(filter(None, parts)))[:MOST_GOALS]
+    return goals if all(line.startswith("-") for line in lines) else ()
 
 
 def in_words(situations: Situations, key: int) -> str:
@@ -70,7 +54,7 @@ class AskedSuggester:
         prompts: the templates; `explore` is filled in.
         family: the family's name, which chooses the examples.
         temperature, max_tokens: of the requests (published: .1 and 200).
-        strict: see `parse_goals`.
+        strict: see `read_goals`.
         wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
     """
 
@@ -132,7 +116,7 @@ class AskedSuggester:
 
     def _read(self, exchange: Exchange) -> Goals | None:
         """The goals of an answer; none where it cannot be read, None where there is no answer."""
-        return None if exchange.answer is None else parse_goals(exchange.answer, self.strict) or ()
+        return None if exchange.answer is None else read_goals(exchange.answer, self.strict)
 
     def facts(self) -> dict[str, Any]:
         """Who is asked, and how many questions have no answer yet; what came of the others is the book's to say."""

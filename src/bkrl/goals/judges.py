@@ -15,28 +15,20 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
-from bkrl.goals.protocol import Known
-from bkrl.llm.session import AskSession
+from bkrl.goals.protocol import Adviser, Known
 
 Question = tuple[str, str]
 """A thing and a place, in words."""
 
 
-class Judge(Protocol):
+class Judge(Adviser, Protocol):
     """Answers questions, each of which it is asked once.
 
     Attributes:
-        name: as in `--suggester`.
         knows: whether it knows anything; one that does not suggests every deed.
     """
 
-    name: str
     knows: bool
-
-    @property
-    def session(self) -> AskSession | None:
-        """Who is asked, if anybody."""
-        ...
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
         """The probability of yes; NaN where it has no opinion, None where its answer has not come yet."""
@@ -44,10 +36,6 @@ class Judge(Protocol):
 
     def poll(self) -> Mapping[Question, float]:
         """What has become known since the last call."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """What a manifest says of it."""
         ...
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -72,13 +60,10 @@ class KnownJudge(Known):
     def __init__(
         self, name: str, answer: Callable[[Question], float], knows: bool = True, said: Mapping[str, Any] | None = None
     ) -> None:
-        self.name, self.knows, self._answer, self._said = name, knows, answer, dict(said or {})
+        self.name, self.knows, self._answer, self.said = name, knows, answer, dict(said or {})
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
         return [self._answer(question) for question in questions]
-
-    def facts(self) -> dict[str, Any]:
-        return self._said
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Nothing changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from bkrl.llm.session import AskSession
@@ -11,8 +12,8 @@ Goals = tuple[str, ...]
 """The goals of one situation, in words."""
 
 
-class Suggester(Protocol):
-    """Suggests goals for situations (`envs.family.Situations`), each of which it is asked about once.
+class Adviser(Protocol):
+    """What suggesters and judges have in common.
 
     Attributes:
         name: as in `--suggester`.
@@ -25,6 +26,14 @@ class Suggester(Protocol):
         """Who is asked, if anybody."""
         ...
 
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it."""
+        ...
+
+
+class Suggester(Adviser, Protocol):
+    """Suggests goals for situations (`envs.family.Situations`), each of which it is asked about once."""
+
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         """The goals of each situation; None where they are not known yet."""
         ...
@@ -33,20 +42,21 @@ class Suggester(Protocol):
         """What has become known since the last call, by situation."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """What a manifest says of it."""
-        ...
-
 
 class Known:
-    """What suggesters and judges that know their answers at once have in common."""
+    """What suggesters and judges that know their answers at once have in common.
+
+    Attributes:
+        said: what a manifest says of it beyond its name.
+    """
 
     session = None
+    said: Mapping[str, Any] = MappingProxyType({})
 
     def poll(self) -> Mapping[Any, Any]:
         """Nothing comes later."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Nothing beyond its name."""
-        return {}
+        """See `Adviser`."""
+        return dict(self.said)

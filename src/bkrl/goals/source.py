@@ -37,6 +37,7 @@ class Source:
         encoder: settings of the matcher's encoder, and its threshold; {} for equal words.
         shown: whether agents see their goals.
         captioner: says in training which deed was done; None, and in evaluations: the truth by `success`.
+        wanted: see `GoalTracker`.
     """
 
     env_id: str
@@ -47,6 +48,7 @@ class Source:
     encoder: dict[str, Any] = field(default_factory=dict)
     shown: bool = True
     captioner: Captioner | None = None
+    wanted: tuple[str, ...] = ()
     reads_mission: ClassVar[bool] = False
 
     @property
@@ -73,12 +75,13 @@ class Source:
         return {**known, "situations_met": len(self.book.goals), "quality": tracker.shares(), **captions}
 
     def of(self, num_envs: int) -> GoalTracker:
-        return GoalTracker(self.book, num_envs, self.rule, TrueCaptioner(self.success), shown=self.shown)
+        told = TrueCaptioner(self.success)
+        return GoalTracker(self.book, num_envs, self.rule, told, shown=self.shown, wanted=self.wanted)
 
     def to_learn(self, num_envs: int) -> GoalTracker:
         """The goals of the envs that are learnt in: captioned by `captioner`, and their quality is counted."""
-        captioner = self.captioner or TrueCaptioner(self.success)
-        return GoalTracker(self.book, num_envs, self.rule, captioner, shown=self.shown, counted=True)
+        told = self.captioner or TrueCaptioner(self.success)
+        return GoalTracker(self.book, num_envs, self.rule, told, shown=self.shown, counted=True, wanted=self.wanted)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +91,7 @@ class Source:
             "plain": self.plain,
             "encoder": self.encoder,
             "shown": self.shown,
+            **({"wanted": self.wanted} if self.wanted else {}),
             "book": [] if self.plain else [[key, goals] for key, goals in self.book.goals.items()],
         }
 
@@ -107,6 +111,7 @@ class Source:
             source = cls(document["env_id"], GoalBook(known, suggester, matcher), document["rule"], document["success"])
             source.plain, source.encoder = plain, dict(document["encoder"])
             source.shown = bool(document.get("shown", True))
+            source.wanted = tuple(document.get("wanted", ()))
             source.book.enter([(int(key), goals) for key, goals in document["book"]])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"The policy's goals cannot be read ({error}); train the policy again.") from None

@@ -43,13 +43,10 @@ class EveryDeed(Known):
     def __init__(self, situations: Situations, name: str) -> None:
         self.situations, self.name = situations, name
         self._goals = tuple(dict.fromkeys(situations.deeds))
+        self.said = {"deeds": len(self._goals)}
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         return [self._goals for _ in keys]
-
-    def facts(self) -> dict[str, Any]:
-        """How many deeds there are."""
-        return {"deeds": len(self._goals)}
 
 
 class Noisy(Known):
@@ -72,6 +69,7 @@ class Noisy(Known):
                 f"The shares of wrong goals add up to {sum(rates.values()):g}; together they can be at most 1."
             )
         self.situations, self.rates, self.seed = situations, dict(rates), seed
+        self.said = {"rates": self.rates}
         possible = set(situations.possible)
         self._nonsense = tuple(deed for deed in dict.fromkeys(situations.deeds) if deed not in possible)
         if rates.get("nonsense", 0) > 0 and not self._nonsense:
@@ -95,10 +93,6 @@ class Noisy(Known):
             others = [one for one in wrong[KINDS[kind]] if one not in goals] if kind < len(KINDS) else []
             goals.append(str(rng.choice(others)) if others else goal)
         return tuple(goals)
-
-    def facts(self) -> dict[str, Any]:
-        """The stated shares."""
-        return {"rates": self.rates}
 
 
 def register_suggester(name: str, make: Callable[[Situations, int], Suggester], help: str = "") -> None:
@@ -136,15 +130,11 @@ class Replayed(Known):
     Args:
         name: as in `--suggester`.
         goals: situation → its goals, None where no answer came.
-        facts: what a manifest says of where they are from.
+        said: what a manifest says of where they are from.
     """
 
-    def __init__(self, name: str, goals: Mapping[int, Goals | None], facts: Mapping[str, Any]) -> None:
-        self.name, self._goals, self._facts = name, dict(goals), dict(facts)
+    def __init__(self, name: str, goals: Mapping[int, Goals | None], said: Mapping[str, Any]) -> None:
+        self.name, self._goals, self.said = name, dict(goals), said
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         return [self._goals.get(key) for key in keys]
-
-    def facts(self) -> dict[str, Any]:
-        """Where the goals are from."""
-        return dict(self._facts)

@@ -78,7 +78,8 @@ class GoalTracker(BaseTracker):
     """Sets the goals of N agents (`agents.protocol.Goals`) and says what their last actions paid.
 
     A goal is before an agent while its deed is suggested in the situation and, under `once`, was not paid in this
-    episode. Deeds with several names ("eat cow", "attack cow") are one.
+    episode; with `wanted`, not yet as often as it is to be done. Deeds with several names ("eat cow", "attack cow") are
+    one.
 
     Args:
         book: the goals of each situation.
@@ -87,6 +88,8 @@ class GoalTracker(BaseTracker):
         captioner: says which deed was done.
         shown: whether agents see their goals; if not, all that they see is 0.
         counted: whether the quality of goals is counted.
+        wanted: under `once`: deeds, each as often as it is to be done in an episode (`Situations.composition`); others
+            are no goals. (): every deed once.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class GoalTracker(BaseTracker):
         *,
         shown: bool = True,
         counted: bool = False,
+        wanted: Sequence[str] = (),
     ) -> None:
         N, deeds = num_envs, book.situations.deeds
         super().__init__(book, N, len(deeds), rule, shown, QUALITIES)
@@ -107,17 +111,20 @@ class GoalTracker(BaseTracker):
         first = {deed: number for number, deed in reversed(list(enumerate(deeds)))}
         self._group = np.array([min(first[name] for name in same if name in first) for same in book.situations.same])
         self._rows = np.zeros(N, np.int64)
-        self._done = np.zeros((N, len(deeds)), bool)  # by the first deed of each group
+        # By the first deed of each group: how often it was paid in the episode, and how often it can be
+        self._done = np.zeros((N, len(deeds)), np.int64)
+        most = [sum(wanted.count(name) for name in same) if wanted else 1 for same in book.situations.same]
+        self._most = np.array(most, np.int64)[self._group]
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, A) 1 where a deed is a goal now; `started` as in `Agent.act`."""
-        self._done[started], self.reached[started] = False, 0.0
+        self._done[started], self.reached[started] = 0, 0.0
         self.book.poll()
         self._rows = self.book.rows(self.book.situations.keys(views.symbols))
         self._seen = views.symbols.copy()
         book, goals = self.book, np.empty(self._done.shape, np.uint8)
         once, counts = self.rule == "once", self.quality["suggested"]
-        _show(book.pays, self._rows, self._done, self._group, once, goals)
+        _show(book.pays, self._rows, self._done, self._most, self._group, once, goals)
         if self.counted:
             _count(goals, book.sensible, book.possible, self._rows, counts)
             counts[QUALITIES.index("impossible")] += book.unmatched[self._rows].sum()
@@ -134,8 +141,8 @@ class GoalTracker(BaseTracker):
         pay = np.where(deeds == NOTHING, 0, self.book.pays[self._rows, deeds]).astype(np.float64)
         group = self._group[deeds]
         if self.rule == "once":
-            pay[self._done[n, group]] = 0
-            self._done[n, group] |= pay > 0
+            pay[self._done[n, group] >= self._most[group]] = 0
+            self._done[n, group] += pay > 0
         elif self.rule == "damped":
             self._damp(pay, group)
         if self.counted:
@@ -147,7 +154,7 @@ class GoalTracker(BaseTracker):
         self._pay(pay)
 
     def _own(self) -> dict[str, NDArray[Any]]:
-        own = {"done": self._done, "rows": self._rows, "seen": self._seen}
+        own: dict[str, NDArray[Any]] = {"done": self._done, "rows": self._rows, "seen": self._seen}
         return super()._own() | own | {"captions": np.array(self.captioner.steps)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -158,12 +165,12 @@ class GoalTracker(BaseTracker):
 
 
 @kernel
-def _show(pays, rows, done, group, once, goals):  # type: ignore[no-untyped-def]
-    """goals (N, A) = 1 where a deed pays and, with `once`, was not paid yet."""
+def _show(pays, rows, done, most, group, once, goals):  # type: ignore[no-untyped-def]
+    """goals (N, A) = 1 where a deed pays and, with `once`, was not paid as often as it can be."""
     for n in range(len(rows)):
         row = rows[n]
         for a in range(goals.shape[1]):
-            goals[n, a] = pays[row, a] > 0 and not (once and done[n, group[a]])
+            goals[n, a] = pays[row, a] > 0 and not (once and done[n, group[a]] >= most[group[a]])
 
 
 @kernel

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from bkrl.rewards.streams import RewardStream
 
 
-def _published(c: Any) -> bool:
-    return bool(c.sees == "published")
-
-
 @dataclass(frozen=True)
 class EllmSettings(GoalSettings, GuidedSettings):
     """Settings of ellm."""
@@ -50,7 +46,11 @@ class EllmDQNSettings(GoalSettings, GuidedSettings):
         ),
     ] = "symbols"
     text_encoder: Annotated[
-        str, Flag("encoder of the text: hash, minilm or hf:PATH", only=(Only("--sees published", _published),))
+        str,
+        Flag(
+            "encoder of the text: hash, minilm or hf:PATH",
+            only=(Only("--sees published", lambda c: c.sees == "published"),),
+        ),
     ] = "hash"
     dqn: DQNConfig = field(default_factory=DQNConfig)
 
@@ -167,40 +167,36 @@ class GoalTrainee(Trainee):
 
 def build_ppo(settings: EllmPPOSettings) -> Trainee:
     """PPO that is paid for goals."""
-    from bkrl.agents.goal import GoalAgent, goal_network
+    from bkrl.agents.goal import GoalAgent, with_goals
+    from bkrl.agents.networks import build_network
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import family
     from bkrl.learn.ppo import PPO
 
     with ExitStack() as stack:
         parts = _parts(settings, settings.ppo.num_envs, settings.ppo.gamma, stack)
-        symbols = family(parts.facts.family).symbols(parts.facts.obs_shape)
-        seed = derive_seed(settings.seed, "weights")
-        num_actions = len(parts.facts.action_names)
-        network = goal_network(symbols, parts.source.num_deeds, num_actions, len(parts.streams), 128, seed)
+        symbols = with_goals(family(parts.facts.family).symbols(parts.facts.obs_shape), parts.source.num_deeds)
+        network = build_network(
+            "compact",
+            obs_shape=(len(symbols.sizes),),
+            num_actions=len(parts.facts.action_names),
+            num_values=len(parts.streams),
+            symbols=symbols,
+            seed=derive_seed(settings.seed, "weights"),
+        )
         begin(settings, network, ("encoder.",))
         agent = GoalAgent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
         agent.goals = parts.source
         return _trainee(settings, settings.ppo, parts, PPO, agent, stack)
 
 
-def build_pqn(settings: EllmSettings) -> Trainee:
-    """PQN that is paid for goals."""
+def build_values(settings: Any) -> Trainee:
+    """PQN, or DQN as published, that is paid for goals."""
+    from bkrl.learn.dqn import DQN
     from bkrl.learn.pqn import PQN
 
-    return _build_values(settings, settings.pqn, PQN)
-
-
-def build_dqn(settings: EllmDQNSettings) -> Trainee:
-    """DQN that is paid for goals, as published."""
-    from bkrl.learn.dqn import DQN
-
-    return _build_values(settings, settings.dqn, DQN)
-
-
-def _build_values(settings: Any, config: Any, learner: Any) -> Trainee:
-    """An agent that values actions, and the learner of these hyper-parameters."""
-    published = isinstance(settings, EllmDQNSettings) and _published(settings)
+    config, learner = (settings.pqn, PQN) if isinstance(settings, EllmSettings) else (settings.dqn, DQN)
+    published = learner is DQN and settings.sees == "published"
     with ExitStack() as stack:
         config = with_epsilon(settings, config)
         parts = _parts(settings, config.num_envs, config.gamma, stack, published)
@@ -230,8 +226,8 @@ def outlook(settings: GoalSettings) -> Outlook:
 
 _WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"
 for _name, _settings, _build, _how in (
-    ("ellm", EllmSettings, build_pqn, "PQN"),
-    ("ellm-dqn", EllmDQNSettings, build_dqn, "the published DQN,"),
+    ("ellm", EllmSettings, build_values, "PQN"),
+    ("ellm-dqn", EllmDQNSettings, build_values, "the published DQN,"),
     ("ellm-ppo", EllmPPOSettings, build_ppo, "PPO"),
 ):
     register_method(Method(_name, _settings, _build, f"{_how} {_WHAT}", baseline=_name, form="goals", outlook=outlook))

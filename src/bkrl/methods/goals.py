@@ -41,6 +41,7 @@ _HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
 _DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
 _ASKED = Only("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
 _CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
+_ONCE = Only("--goal-pay once", lambda c: c.goal_pay == "once" and c.suggester not in ("uniform", "task"))
 _SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
@@ -75,6 +76,14 @@ class DeedSettings:
     caption_accuracy: Annotated[
         float, Flag("noisy: share of captions that are true", least=0, most=1, only=(_CAPTIONED,))
     ] = 0.9
+    wanted: Annotated[
+        str,
+        Flag(
+            "deeds that are wanted, divided by commas, and what they need: each is a goal as often in an "
+            "episode as they use what it yields; all: all deeds  \\[default: every deed is a goal once]",
+            only=(_DEEDS, _ONCE),
+        ),
+    ] = ""
     goal_encoder: Annotated[
         str,
         Flag(
@@ -217,12 +226,32 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     success = "tried" if isinstance(suggester, EveryDeed) else settings.goal_success
     words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
     source = Source(settings.env, book, rule, success, plain, words, settings.see_goals)  # type: ignore[arg-type]
+    source.wanted = _wanted(settings, known)
     if settings.captioner == "noisy":
         seed = derive_seed(settings.seed, "captions")
         source.captioner = NoisyCaptioner(TrueCaptioner(source.success), known, settings.caption_accuracy, seed)
     elif settings.captioner == "learnt":
         source.captioner = LearntCaptioner(settings.env, settings.seed)
     return source
+
+
+def _wanted(settings: GoalSettings, known: Situations) -> tuple[str, ...]:
+    """The deeds that are wanted and those that they need, each as often as it is to be done.
+
+    Raises:
+        UsageError: one that can never be reached.
+    """
+    from bkrl.core.registry import did_you_mean
+    from bkrl.goals.match import normal
+
+    names = [normal(name) for name in settings.wanted.split(",")] if settings.wanted else []
+    for name in names if names != ["all"] else []:
+        if name not in known.possible:
+            raise UsageError(
+                f"--wanted: '{name}' can never be reached in {settings.env}, since no action does that."
+                f"{did_you_mean(name, known.possible)} It knows: {', '.join(known.possible)}."
+            )
+    return known.composition(known.possible if names == ["all"] else names)
 
 
 def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSource:

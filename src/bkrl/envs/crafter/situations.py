@@ -6,6 +6,7 @@ furnace: the only count that decides a deed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.rules import COLLECT, ITEMS, MAKE, PLACE, RuleSet
 from bkrl.envs.crafter.sentences import KEY_BITS, read_key, sentences_of_key, text_keys
+from bkrl.envs.crafter.tasks import composition
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID, synonyms
 
 _FURNACE_STONE: Final = PLACE["furnace"][0]["stone"]
@@ -36,11 +38,16 @@ class TypedSituations:
         self.deeds = tuple(action.deed for action in ACTION_SETS[rules.typed])
         self.possible = tuple(deed for deed in VALID if deed in self.deeds)
         self.same = tuple(synonyms(deed) for deed in self.deeds)
+        self._table_wood = rules.table_wood
         self.sensible = lru_cache(1 << 12)(self._sensible)  # asked for by the book, and at once by the oracle
 
     def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
         """(B, 82) → (B,)."""
         return text_keys(symbols) | np.where(symbols[:, _STONE] >= _FURNACE_STONE, _ENOUGH, 0)
+
+    def composition(self, deeds: Sequence[str]) -> tuple[str, ...]:
+        """See `family.Situations`: the rows of the tech tree."""
+        return composition(*deeds, table_wood=self._table_wood)
 
     def text(self, key: int) -> tuple[str, ...]:
         """Its sentences, the one about feelings only where the player is sleepy, as in the release's prompt."""

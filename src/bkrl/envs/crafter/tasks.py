@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.crafter.rules import COLLECT, GAMES, MAKE, PLACE, TYPED
-from bkrl.envs.crafter.typed_actions import ACTION_SETS, EASIER, PLAIN_VERBS, synonyms
+from bkrl.envs.crafter.typed_actions import ACTION_SETS, EASIER, PLAIN_VERBS, SYNONYMS, synonyms
 
 SUBGOALS: Final = ("hidden", "shown", "paid")
 """hidden: the mission is the task, which is paid when done. shown: the mission is the sub-goal at hand, and the last
@@ -55,30 +55,25 @@ _GATHERED: Final = {
 _STATIONS: Final = {"table": "place crafting table", "furnace": "place furnace"}
 
 
-def _costs(deed: str) -> dict[str, int]:
-    """Items that a deed uses up."""
-    verb, _, noun = deed.partition(" ")
-    if deed == _STATIONS["table"]:
-        return {"wood": TYPED["harder"].table_wood}
-    if verb == "place":
-        return PLACE[noun][0]
-    return MAKE[noun.replace(" ", "_")][0] if verb == "make" else {}
+def needs(deed: str, table_wood: int = TYPED["harder"].table_wood) -> dict[str, int]:
+    """The deeds that must come before this one, and how much of what each yields it uses up: the tech tree's row.
 
-
-def _needs(deed: str) -> list[str]:
-    """The deeds that must come before this one."""
+    "make wood pickaxe" → {"place crafting table": 0, "chop tree": 1}: the table stays.
+    """
     verb, _, noun = deed.partition(" ")
     if deed == "eat plant":
-        return ["place plant"]
+        return {"place plant": 1}
     if verb in ("mine", "chop"):
         tool = COLLECT[noun][0]
-        return [f"make {tool.replace('_', ' ')}"] if tool else []
-    near = MAKE[noun.replace(" ", "_")][1] if verb == "make" else ()
-    return [*(_STATIONS[station] for station in near), *(_GATHERED[item] for item in _costs(deed))]
+        return {f"make {tool.replace('_', ' ')}": 0} if tool else {}
+    if deed == _STATIONS["table"]:
+        return {_GATHERED["wood"]: table_wood}
+    used, near = MAKE[noun.replace(" ", "_")] if verb == "make" else (PLACE[noun][0] if verb == "place" else {}, ())
+    return {_STATIONS[station]: 0 for station in near} | {_GATHERED[item]: amount for item, amount in used.items()}
 
 
-def composition(deed: str) -> tuple[str, ...]:
-    """The deeds that lead to one from empty hands, itself last, each as often as its yield is used.
+def composition(*deeds: str, table_wood: int = TYPED["harder"].table_wood) -> tuple[str, ...]:
+    """The deeds that lead to some from empty hands, each as often as its yield is used, and at least once.
 
     "make wood pickaxe" → chop tree, chop tree, place crafting table, make wood pickaxe.
     """
@@ -86,14 +81,15 @@ def composition(deed: str) -> tuple[str, ...]:
 
     def require(one: str) -> None:
         if one not in order:
-            for earlier in _needs(one):
+            for earlier in needs(one, table_wood):
                 require(earlier)
             order.append(one)
 
-    require(deed)
+    for deed in deeds:
+        require(SYNONYMS.get(deed, deed))
     used: Counter[str] = Counter()
     for one in order:
-        used.update({_GATHERED[item]: amount for item, amount in _costs(one).items()})
+        used.update(needs(one, table_wood))
     return tuple(one for step in order for one in [step] * max(1, used[step]))
 
 

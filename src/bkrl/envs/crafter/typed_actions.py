@@ -31,10 +31,10 @@ TASK_NAMES: Final = (
 )  # fmt: skip
 """The tasks of `tasks.TASKS`: every deed but moving and waiting, and the composed ones of the release."""
 
-_SYNONYMS: Final = {"eat cow": "attack cow", "make crafting table": "place crafting table"}
+SYNONYMS: Final = {"eat cow": "attack cow", "make crafting table": "place crafting table"}
 """Two names of one deed; what is said of one holds for the other."""
 
-VALID: Final = (*EASIER, *_SYNONYMS)
+VALID: Final = (*EASIER, *SYNONYMS)
 """The 29 names that do something."""
 
 _MATERIALS: Final = ("tree", "stone", "coal", "iron", "diamond", "water", "grass", "furnace")
@@ -65,7 +65,7 @@ class TypedAction:
 
 def synonyms(deed: str) -> tuple[str, ...]:
     """The names of one deed, itself first: "eat cow" → ("eat cow", "attack cow")."""
-    same = {deed, _SYNONYMS.get(deed, deed), *(new for new, old in _SYNONYMS.items() if old == deed)}
+    same = {deed, SYNONYMS.get(deed, deed), *(new for new, old in SYNONYMS.items() if old == deed)}
     return (deed, *sorted(same - {deed}))
 
 
@@ -73,7 +73,7 @@ def _action(name: str, deed: str) -> TypedAction:
     verb, _, noun = deed.partition(" ")
     if deed in PLAIN_VERBS:
         return TypedAction(name, deed, _VERB_OF.get(deed, deed.replace(" ", "_")))
-    game = _SYNONYMS.get(deed, deed)
+    game = SYNONYMS.get(deed, deed)
     if deed not in VALID:
         does, target = "noop", ""
     elif verb in ("place", "make"):
