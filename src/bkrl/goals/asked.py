@@ -71,6 +71,7 @@ class AskedSuggester:
         strict: bool = False,
         wait: bool = False,
     ) -> None:
+        self.account = session
         self.name, self.session, self.situations, self.prompts, self.family = name, session, situations, prompts, family
         self.temperature, self.max_tokens, self.strict, self.wait = temperature, max_tokens, strict, wait
         self._asked: dict[str, list[int]] = {}  # request → situations

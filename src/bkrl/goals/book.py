@@ -41,14 +41,18 @@ class BaseBook:
         """Why nothing further can be asked, if that is so."""
         return self.session.stopped if self.session else None
 
+    def entries(self) -> list[Any]:
+        """What was met, in its order, as a policy file keeps it."""
+        raise NotImplementedError
+
+    def saved(self) -> dict[str, Any]:
+        """The entries as JSON, and what asking took."""
+        book = np.frombuffer(json.dumps(self.entries(), ensure_ascii=False).encode(), np.uint8).copy()
+        return {"book": book, **(self.suggester.account.state() if self.session else {})}
+
     def facts(self) -> dict[str, Any]:
         """Who suggested, and what a manifest says of it."""
         return {"suggester": self.suggester.name, **self.suggester.facts()} if self.suggester else {}
-
-
-def as_bytes(entries: Sequence[Any]) -> NDArray[np.uint8]:
-    """A book's entries as a checkpoint holds them: JSON."""
-    return np.frombuffer(json.dumps(entries, ensure_ascii=False).encode(), np.uint8).copy()
 
 
 class GoalBook(BaseBook):
@@ -138,10 +142,9 @@ class GoalBook(BaseBook):
         row = self._row_of[key]
         self.goals[key], self.pays[row], self.unmatched[row] = self._matched(goals)
 
-    def saved(self) -> dict[str, Any]:
-        """The situations in the order they were met, and their goals as JSON; what asking took."""
-        asked = self.session.state() if self.session else {}
-        return {"book": as_bytes([[key, self.goals[key]] for key in self._row_of]), **asked}
+    def entries(self) -> list[Any]:
+        """The situations and their goals."""
+        return [[key, self.goals[key]] for key in self._row_of]
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Situations without goals are asked about again."""
@@ -149,7 +152,7 @@ class GoalBook(BaseBook):
         if isinstance(self.suggester, ClosedSuggester):  # it knows situations by their words
             self.suggester.suggest([key for key, goals in entries if goals is not None])
         if self.session:
-            self.session.restore(saved)
+            self.suggester.account.restore(saved)
         self._row_of.clear()
         self.goals.clear()
         self._sorted, self._rows = self._sorted[:0], self._rows[:0]

@@ -58,7 +58,9 @@ class AskedJudge:
         wait: bool = False,
     ) -> None:
         self.name, self.session, self.prompts = name, session, prompts
-        self.chooser = Chooser(session, votes=votes, temperature=temperature, max_tokens=max_tokens, wait=wait)
+        self.chooser = self.account = Chooser(
+            session, votes=votes, temperature=temperature, max_tokens=max_tokens, wait=wait
+        )
         self._questions: dict[ClosedQuestion, Question] = {}
 
     def question(self, question: Question) -> ClosedQuestion:
@@ -78,12 +80,6 @@ class AskedJudge:
     def facts(self) -> dict[str, Any]:
         """What was asked, and what came of it."""
         return self.chooser.facts()
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self.chooser.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.chooser.restore(state)
 
 
 def _yes(answer: ClosedAnswer | None) -> float | None:
@@ -119,7 +115,7 @@ class ClosedSuggester:
         wait: bool = False,
     ) -> None:
         self.name, self.session, self.situations, self.card = name, session, situations, card
-        self.chooser = Chooser(session, votes=votes, max_tokens=max_tokens, wait=wait)
+        self.chooser = self.account = Chooser(session, votes=votes, max_tokens=max_tokens, wait=wait)
         self.goals = tuple(deed for deed in situations.possible if not deed.startswith(_IDLE))
         self._odds: dict[int, NDArray[np.float64]] = {}
         self._left: dict[int, int] = {}  # questions without an answer; one that failed leaves it above 0

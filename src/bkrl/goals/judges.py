@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
 from bkrl.goals.protocol import Adviser, Known
@@ -38,14 +36,6 @@ class Judge(Adviser, Protocol):
         """What has become known since the last call."""
         ...
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """What a checkpoint holds of it: what asking took."""
-        ...
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned, before anything is asked."""
-        ...
-
 
 class KnownJudge(Known):
     """A judge that knows its answers at once.
@@ -64,13 +54,6 @@ class KnownJudge(Known):
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
         return [self._answer(question) for question in questions]
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Nothing changes."""
-        return {}
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Nothing changed."""
 
 
 def noisy(truth: Judge, accuracy: float, seed: int) -> KnownJudge:

@@ -20,7 +20,7 @@ from bkrl.envs import placing
 from bkrl.envs.family import Placed, Placing
 from bkrl.envs.housekeep.labels import truth
 from bkrl.goals.belonging import plain_judge
-from bkrl.goals.book import BaseBook, as_bytes
+from bkrl.goals.book import BaseBook
 from bkrl.goals.judges import Judge, Question, scores
 from bkrl.goals.tracker import BaseTracker, PayRule
 
@@ -112,15 +112,14 @@ class PlaceBook(BaseBook):
             self.asked[pair], self.yes[pair] = True, np.nan if yes is None else float(yes)
 
     def saved(self) -> dict[str, Any]:
-        """The entries as JSON, which pairs have no answer yet, and what asking took."""
-        asked = self.suggester.state() if self.suggester else {}
-        return {"book": as_bytes(self.entries()), "open": self._open.copy(), **asked}
+        """See `BaseBook`; and which pairs have no answer yet."""
+        return {"open": self._open.copy(), **super().saved()}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Pairs without an answer are asked about again."""
         self.enter(json.loads(bytes(saved["book"])))
-        if self.suggester:
-            self.suggester.restore(saved)
+        if self.session:
+            self.suggester.account.restore(saved)
         self._ask(np.argwhere(saved["open"]))
 
 

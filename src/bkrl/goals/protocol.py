@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from bkrl.llm.choose import Chooser
 from bkrl.llm.session import AskSession
 
 Goals = tuple[str, ...]
@@ -24,6 +25,11 @@ class Adviser(Protocol):
     @property
     def session(self) -> AskSession | None:
         """Who is asked, if anybody."""
+        ...
+
+    @property
+    def account(self) -> AskSession | Chooser | None:
+        """What counts the questions, with the `state` and `restore` of a checkpoint."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -50,7 +56,7 @@ class Known:
         said: what a manifest says of it beyond its name.
     """
 
-    session = None
+    session = account = None
     said: Mapping[str, Any] = MappingProxyType({})
 
     def poll(self) -> Mapping[Any, Any]:

@@ -92,7 +92,7 @@ class Source:
             "encoder": self.encoder,
             "shown": self.shown,
             **({"wanted": self.wanted} if self.wanted else {}),
-            "book": [] if self.plain else [[key, goals] for key, goals in self.book.goals.items()],
+            "book": [] if self.plain else self.book.entries(),
         }
 
     @classmethod
@@ -108,10 +108,10 @@ class Source:
             threshold = encoder.pop("threshold", 1.0)
             matcher = Matcher(known, open_encoder(cast(EncoderSettings, encoder)) if encoder else None, threshold)
             suggester = plain_suggester(situations=known, **plain) if plain else None
-            source = cls(document["env_id"], GoalBook(known, suggester, matcher), document["rule"], document["success"])
-            source.plain, source.encoder = plain, dict(document["encoder"])
-            source.shown = bool(document.get("shown", True))
-            source.wanted = tuple(document.get("wanted", ()))
+            shown, wanted = bool(document.get("shown", True)), tuple(document.get("wanted", ()))
+            how: dict[str, Any] = {"encoder": dict(document["encoder"]), "shown": shown, "wanted": wanted}
+            book = GoalBook(known, suggester, matcher)
+            source = cls(document["env_id"], book, document["rule"], document["success"], plain, **how)
             source.book.enter([(int(key), goals) for key, goals in document["book"]])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"The policy's goals cannot be read ({error}); train the policy again.") from None

@@ -1,0 +1,203 @@
+"""How well a text encoder knows which goals fit a caption, and what helps it.
+
+    python benchmarks/encoders.py [--encoder minilm] [--json] [--quick]
+
+Captions are of random play, in BabyAI (`BabyAI-MixedTrainLocal-v0`; goals: go to, pick up or open each thing of each
+colour; a goal fits where its thing is in view) and in typed Crafter (goals: its deeds; a deed fits where the rules of
+the env find it sensible). A caption is as near to a goal as the nearest of its clauses, as in BK-Goal. For each seed:
+
+* `auc`: the share of pairs of a goal that fits and one that does not, of one caption, in which the first is nearer.
+* `first`: the share of captions whose nearest goal fits.
+
+What is measured: the encoder as it is; whole captions in place of clauses; without "you see"; without numbers and
+directions; goals worded as captions ("you see a red ball"); the mean of clauses and that of goals subtracted, or one mean of both;
+directions of little spread stretched (whitening, 32 directions); other pooling. Means and directions are measured on captions of another seed. `hash` is measured beside it, its
+words weighed on the same captions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bkrl.envs import family, make_vec, situations
+from bkrl.potentials.goal.texts import clauses
+from bkrl.stats.intervals import t_interval
+from bkrl.text.encoders import HashEncoder, fit_encoder
+from command_line import parser_of
+
+BABYAI, CRAFTER = "BabyAI-MixedTrainLocal-v0", "Crafter-Typed-Harder"
+COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
+VERBS = {"ball": "pick up the", "box": "go to the", "key": "pick up the", "door": "open the"}
+Cases = list[tuple[str, NDArray[np.bool_]]]
+"""Captions, and which goals fit each."""
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+def babyai(seed: int, most: int) -> tuple[list[str], Cases]:
+    """Goals, and cases."""
+    pairs = [(colour, kind) for colour in COLOURS for kind in VERBS]
+    said = played(BABYAI, seed, most, lambda seen: family("babyai").caption(seen))
+    fits = [np.array([f"{colour} {kind} " in one + " " for colour, kind in pairs]) for one in said]
+    return [f"{VERBS[kind]} {colour} {kind}" for colour, kind in pairs], list(zip(said, fits, strict=True))
+
+
+def crafter(seed: int, most: int) -> tuple[list[str], Cases]:
+    """Goals, and cases."""
+    known = situations(CRAFTER)
+    goals = [deed for deed in known.possible if not deed.startswith(("move", "do "))]
+    keys = played(CRAFTER, seed, most, lambda seen: known.keys(seen).tolist())
+    fits = [np.isin(goals, known.sensible(key)) for key in keys]
+    return goals, [(" ".join(known.text(key)), one) for key, one in zip(keys, fits, strict=True)]
+
+
+def played(env_id: str, seed: int, most: int, read: Callable) -> list:
+    """Distinct readings of random play, spread over it."""
+    envs = make_vec(env_id, 32)
+    rng, found = np.random.default_rng(seed), {}
+    seen = envs.reset(seed=seed)[0]
+    for _ in range(200):
+        seen = envs.step(rng.integers(0, int(envs.single_action_space.n), 32))[0]
+        found |= dict.fromkeys(read(seen))
+    return list(found)[:: max(1, len(found) // most)][:most]
+
+
+def scored(near: NDArray[np.float64], fits: NDArray[np.bool_]) -> tuple[float, float]:
+    """(C, G) nearness and truth → AUC within captions, share of captions whose nearest goal fits."""
+    some = fits.any(1) & ~fits.all(1)
+    areas = [
+        ((n[f][:, None] > n[~f]) + 0.5 * (n[f][:, None] == n[~f])).mean()
+        for n, f in zip(near[some], fits[some], strict=True)
+    ]
+    return float(np.mean(areas)), float(fits[some][np.arange(some.sum()), near[some].argmax(1)].mean())
+
+
+def plain(text: str) -> str:
+    return text
+
+
+def unseen(text: str) -> str:
+    """Without "you see a", "you have in your inventory" and the like."""
+    return re.sub(r"^(you (see|are targeting|have in your inventory|feel)|and) (an? |and )?|^and ", "", text)
+
+
+def placeless(text: str) -> str:
+    """Without numbers and directions as well."""
+    return re.sub(r" (and )?\d+ steps? (left|right|forward|back\w*)", "", unseen(text))
+
+
+def as_caption(goal: str) -> str:
+    """"pick up the red ball" → "you see a red ball"; "chop tree" → "you see tree"."""
+    thing = re.sub(r"^(pick up|go to|open|\w+)( the)? ", "a " if " the " in goal else "", goal)
+    return f"you see {thing}"
+
+
+def without_mean(reference: NDArray[np.float32]) -> Callable[[NDArray], NDArray]:
+    """Vectors less the mean of some, at length 1."""
+    mean = reference.mean(0)
+    return lambda vectors: unit(vectors - mean)
+
+
+def whitened(reference: NDArray[np.float32], size: int = 32) -> Callable[[NDArray], NDArray]:
+    """Vectors in the directions of largest spread, each divided by its spread (Su et al. 2021), at length 1."""
+    mean = reference.mean(0)
+    _, spread, directions = np.linalg.svd(reference - mean, full_matrices=False)
+    kernel = directions[:size].T / np.maximum(spread[:size], 1e-6)
+    return lambda vectors: unit((vectors - mean) @ kernel)
+
+
+def unit(vectors: NDArray) -> NDArray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+
+
+def pooled(encoder: object, how: str) -> Encode:
+    """The encoder with other pooling: `cls`, or `inner` (the mean without the marks of begin and end)."""
+    import torch
+
+    @cache
+    def one(text: str) -> NDArray[np.float32]:
+        with torch.no_grad():
+            tokens = encoder._tokenizer(text, return_tensors="pt")  # type: ignore[attr-defined]
+            last = encoder._model(**tokens).last_hidden_state[0]  # type: ignore[attr-defined]
+        return (last[0] if how == "cls" else last[1:-1].mean(0)).numpy()
+
+    return lambda texts: unit(np.stack([one(text) for text in texts]))
+
+
+def measure(encode: Encode, goals: list[str], cases: Cases, others: Cases, **how: Callable | bool) -> tuple[float, float]:
+    """AUC and share of first ones that fit. `part`, `goal` reword; `fit` makes a change of vectors from reference ones;
+    `joint`: one change for both kinds of texts; `whole`: captions are not divided."""
+    part, goal = how.get("part", plain), how.get("goal", plain)
+
+    def parts(caption: str) -> list[str]:
+        return [part(one) for one in ([caption.lower()] if how.get("whole") else clauses(caption))] or [""]
+
+    wanted = encode([goal(one) for one in goals])
+    change_parts = change_goals = plain
+    if "fit" in how:
+        reference = encode(list(dict.fromkeys(one for caption, _ in others for one in parts(caption))))
+        if how.get("joint"):
+            change_parts = change_goals = how["fit"](np.concatenate([reference, np.repeat(wanted, len(reference) // len(wanted) + 1, 0)]))
+        else:
+            change_parts, change_goals = how["fit"](reference), how["fit"](wanted)
+            if how["fit"] is whitened:
+                change_goals = change_parts
+    wanted = change_goals(wanted)
+    near = np.stack([(change_parts(encode(parts(caption))) @ wanted.T).max(0) for caption, _ in cases])
+    return scored(near, np.stack([fits for _, fits in cases]))
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--encoder", default="minilm", help="minilm or hf:PATH")
+    args = parser.parse_args()
+    encoder, seeds, most = fit_encoder(args.encoder), range(1, 2 if args.quick else 6), 20 if args.quick else 150
+    variants: dict[str, dict] = {
+        "as it is": {},
+        "whole captions": {"whole": True},
+        "without 'you see'": {"part": unseen},
+        "without places": {"part": placeless},
+        "goals as captions": {"goal": as_caption},
+        "goals as captions, without places": {"goal": lambda one: unseen(as_caption(one)), "part": placeless},
+        "without their means": {"fit": without_mean},
+        "without one mean": {"fit": without_mean, "joint": True},
+        "without places and means": {"part": placeless, "fit": without_mean},
+        "whitened": {"fit": whitened},
+        "first token": {"pool": "cls"},
+        "inner tokens": {"pool": "inner"},
+        "inner tokens, without means": {"pool": "inner", "fit": without_mean},
+        "hash": {"hash": True},
+    }
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, collect in (("babyai", babyai), ("crafter", crafter)):
+        for seed in seeds:
+            (goals, cases), (_, others) = collect(seed, most), collect(seed + 100, most)
+            for variant, how in variants.items():
+                encode: Encode = encoder
+                if "hash" in how:
+                    encode = HashEncoder.fit([one for text, _ in others for one in clauses(text)], goals)
+                elif "pool" in how:
+                    encode = pooled(encoder, how["pool"])
+                rest = {key: value for key, value in how.items() if key not in ("hash", "pool")}
+                found.setdefault(variant, {}).setdefault(name, []).append(measure(encode, goals, cases, others, **rest))
+            print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
+    if args.json:
+        print(json.dumps(found))
+        return
+    for variant, envs in found.items():
+        cells = []
+        for runs in envs.values():
+            for column in zip(*runs, strict=True):
+                whole = t_interval(np.array(column))
+                cells.append(f"{whole.value:.3f} ± {whole.value - whole.low:.3f}")
+        print(f"| {variant} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
