@@ -10,9 +10,9 @@ the env find it sensible). A caption is as near to a goal as the nearest of its 
 * `first`: the share of captions whose nearest goal fits.
 
 What is measured: the encoder as it is; whole captions in place of clauses; without "you see"; without numbers and
-directions; goals worded as captions ("you see a red ball"); the mean of clauses and that of goals subtracted, or one mean of both;
-directions of little spread stretched (whitening, 32 directions); other pooling. Means and directions are measured on captions of another seed. `hash` is measured beside it, its
-words weighed on the same captions.
+directions; goals worded as captions ("you see a red ball"); the mean of clauses and that of goals subtracted, or one
+mean of both; directions of little spread stretched (whitening, 32 directions); other pooling. Means and directions are
+measured on captions of another seed. `hash` is measured beside it, its words weighed on the same captions.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +94,7 @@ def placeless(text: str) -> str:
 
 
 def as_caption(goal: str) -> str:
-    """"pick up the red ball" → "you see a red ball"; "chop tree" → "you see tree"."""
+    """ "pick up the red ball" → "you see a red ball"; "chop tree" → "you see tree"."""
     thing = re.sub(r"^(pick up|go to|open|\w+)( the)? ", "a " if " the " in goal else "", goal)
     return f"you see {thing}"
 
@@ -116,21 +117,21 @@ def unit(vectors: NDArray) -> NDArray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
-def pooled(encoder: object, how: str) -> Encode:
+def pooled(encoder: Any, how: str) -> Encode:
     """The encoder with other pooling: `cls`, or `inner` (the mean without the marks of begin and end)."""
     import torch
 
     @cache
     def one(text: str) -> NDArray[np.float32]:
         with torch.no_grad():
-            tokens = encoder._tokenizer(text, return_tensors="pt")  # type: ignore[attr-defined]
-            last = encoder._model(**tokens).last_hidden_state[0]  # type: ignore[attr-defined]
+            tokens = encoder._tokenizer(text, return_tensors="pt")
+            last = encoder._model(**tokens).last_hidden_state[0]
         return (last[0] if how == "cls" else last[1:-1].mean(0)).numpy()
 
     return lambda texts: unit(np.stack([one(text) for text in texts]))
 
 
-def measure(encode: Encode, goals: list[str], cases: Cases, others: Cases, **how: Callable | bool) -> tuple[float, float]:
+def measure(encode: Encode, goals: list[str], cases: Cases, others: Cases, **how: Any) -> tuple[float, float]:
     """AUC and share of first ones that fit. `part`, `goal` reword; `fit` makes a change of vectors from reference ones;
     `joint`: one change for both kinds of texts; `whole`: captions are not divided."""
     part, goal = how.get("part", plain), how.get("goal", plain)
@@ -139,11 +140,13 @@ def measure(encode: Encode, goals: list[str], cases: Cases, others: Cases, **how
         return [part(one) for one in ([caption.lower()] if how.get("whole") else clauses(caption))] or [""]
 
     wanted = encode([goal(one) for one in goals])
-    change_parts = change_goals = plain
+    change_parts: Any = lambda vectors: vectors  # noqa: E731
+    change_goals = change_parts
     if "fit" in how:
         reference = encode(list(dict.fromkeys(one for caption, _ in others for one in parts(caption))))
         if how.get("joint"):
-            change_parts = change_goals = how["fit"](np.concatenate([reference, np.repeat(wanted, len(reference) // len(wanted) + 1, 0)]))
+            goals_as_often = np.resize(wanted, (len(reference), wanted.shape[1]))
+            change_parts = change_goals = how["fit"](np.concatenate([reference, goals_as_often]))
         else:
             change_parts, change_goals = how["fit"](reference), how["fit"](wanted)
             if how["fit"] is whitened:
@@ -158,7 +161,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="minilm", help="minilm or hf:PATH")
     args = parser.parse_args()
     encoder, seeds, most = fit_encoder(args.encoder), range(1, 2 if args.quick else 6), 20 if args.quick else 150
-    variants: dict[str, dict] = {
+    variants: dict[str, dict[str, Any]] = {
         "as it is": {},
         "whole captions": {"whole": True},
         "without 'you see'": {"part": unseen},
@@ -195,7 +198,7 @@ def main() -> None:
         for runs in envs.values():
             for column in zip(*runs, strict=True):
                 whole = t_interval(np.array(column))
-                cells.append(f"{whole.value:.3f} ± {whole.value - whole.low:.3f}")
+                cells.append(f"{whole.estimate:.3f} ± {whole.estimate - whole.low:.3f}")
         print(f"| {variant} | {' | '.join(cells)} |")
 
 
