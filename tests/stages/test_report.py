@@ -8,15 +8,23 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
+from bkrl.labelers.config import LabelConfig
+from bkrl.potentials import load_potential
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run
+from bkrl.stages import label as label_stage
 from bkrl.stages import report
-from tests.experience import write_dataset
+from bkrl.stages import train_rm as train_rm_stage
+from tests import browser
+from tests.experience import write_dataset, write_env
 from tests.report.synthetic import (
     CRAFTER,
     KEY,
@@ -475,3 +483,32 @@ def test_whose_knowledge_each_curve_is(tmp_path: Path) -> None:
     assert "What bk-code (qwen) knows is from qwen (a language model, SHA-256 cccccccccccc…)." in said
     assert "What bk-code (rules) knows is from rules (hand-written heuristics, not a language model)." in said
     assert "Nothing on this page shows what a language model knows" not in said
+
+
+def test_episodes_step_by_step_stand_beside_it(tmp_path):
+    """The page of `bkrl play`, with Φ of each potential; one that cannot be opened has none."""
+    data = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-RedBall-S20", episodes=20)
+    asked = LabelConfig(dataset=data, variant="pref", llm="return", num=40, length=2, out=tmp_path / "labels")
+    labels = label_stage.run(asked, Reporter()).path
+    phi = train_rm_stage.run(TrainRmConfig(labels=labels, epochs=1, out=tmp_path / "phi"), Reporter()).path
+    label(tmp_path, "pref")
+    runs = [
+        train_rs(tmp_path, "bk-pref", 1, potential=phi),
+        train_rs(tmp_path, "bk-pref", 2, potential=train_rm(tmp_path, "pref")),
+    ]
+    result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report", episodes=True), Reporter())
+    [name] = [name for name in result.manifest["outputs"] if name.startswith("episodes-")]
+    assert f'href="{name}"' in result.file("report.html").read_text()
+    shown = json.loads(result.file(name).read_text().split('id="episodes">')[1].split("</script>")[0])["episodes"]
+    assert len(shown) == 16
+    potential, dataset = load_potential(phi), Dataset.open(data)
+    rows = np.arange(dataset.first_row[3], dataset.first_row[4])
+    expected = potential(dataset.windows(rows, potential.reads.horizon)).round(4).tolist()
+    assert [frame["phi"] for frame in shown[3]["frames"]] == expected
+    if browser.CHROMIUM is not None:
+        with browser.page(tmp_path / "profile") as opened:
+            opened.open(result.file("report.html"))
+            opened.run(f"document.querySelector('a[href=\"{name}\"]').click()")
+            opened.wait("document.getElementById('caption') !== null")
+            assert opened.run("document.getElementById('caption').textContent") == dataset.caption(0)
+            assert opened.problems == []

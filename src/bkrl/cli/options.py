@@ -28,6 +28,7 @@ PANELS = {
     "dqn": "DQN",
     "hardware": "Hardware",
     "slurm": "With --executor slurm",
+    "ray": "With --executor ray",
 }
 
 

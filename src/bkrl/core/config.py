@@ -23,6 +23,8 @@ _CLONES = Only("--clone", lambda c: c.clone is not None)
 _NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
 _ONE_ENV = Only("one env, without --conditions", lambda c: c.conditions is None)
 _SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
+_DRY = Only("--dry-run", lambda c: c.dry_run)
+_RAY = Only("--executor ray", lambda c: c.executor == "ray")
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
@@ -370,6 +372,7 @@ class ReportConfig:
         tuple[str, ...],
         Flag("NAME=TITLE: what pages call a method, once each; NAME is its label, or a run's name before the seed"),
     ] = ()
+    episodes: Annotated[bool, Flag("pages beside it: episodes step by step, with Φ and advice")] = False
     fresh: Fresh = False
 
     @property
@@ -414,14 +417,24 @@ class SlurmConfig:
 
 
 @dataclass(frozen=True)
+class RayConfig:
+    """Which Ray cluster does the cells."""
+
+    address: Annotated[
+        str, Flag("of a cluster, such as auto or ray://HOST:10001; else one is started", only=(_RAY,))
+    ] = ""
+    gpus: Annotated[float, Flag("GPUs of each cell; 0.25 lets four share one", least=0, only=(_RAY,))] = 0.0
+
+
+@dataclass(frozen=True)
 class SweepConfig:
     """Do all cells of a study that are not done: side by side here, on a cluster, or as commands to run elsewhere."""
 
     study: Annotated[str, Flag("a study file, or the name of a shipped one: laptop, smoke, ...", positional=True)]
     out: Annotated[Path | None, Flag("folder for all runs  [default: logs/STUDY]", identity=False)] = None
     executor: Annotated[
-        Literal["local", "slurm", "print"],
-        Flag("local: worker processes here; slurm: jobs of a cluster; print: the commands on stdout"),
+        Literal["local", "slurm", "ray", "print"],
+        Flag("local: worker processes here; slurm: jobs of a cluster; ray: tasks of one; print: commands on stdout"),
     ] = "local"
     jobs: Annotated[
         int, Flag("cells at the same time, on a cluster of each array; 0: one for each core, there no limit", least=0)
@@ -431,7 +444,11 @@ class SweepConfig:
     retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
     report: Annotated[bool, Flag("make the report when all is done")] = False
     dry_run: Annotated[bool, Flag("list the cells and what has become of them; do nothing")] = False
+    measured: Annotated[
+        Path | None, Flag("a study's folder, for the time on 1, 8 and 64 machines  [default: --out]", only=(_DRY,))
+    ] = None
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
 
     @property
     def folder(self) -> Path:

@@ -181,9 +181,10 @@ def _fetch(hub: HfApi, repo: str, revision: str | None, staged: Path, reporter: 
 
     if missing := {CONFIG, MANIFEST} - set(sizes):
         raise InputError(f"{repo} holds no run of bkrl: it has no {min(missing)}.")
+    large = max((CONFIG, MANIFEST), key=sizes.__getitem__)
+    if sizes[large] > MOST_BYTES:
+        raise InputError(f"{repo} cannot be trusted: its {large} has {sizes[large]:,} bytes.")
     for name in (CONFIG, MANIFEST):
-        if sizes[name] > MOST_BYTES:
-            raise InputError(f"{repo} cannot be trusted: its {name} has {sizes[name]:,} bytes.")
         fetch(name, name)
     manifest: Manifest = read_json(staged / MANIFEST, Manifest)
     if manifest["stage"] not in KINDS or KINDS[manifest["stage"]].repo != kind:

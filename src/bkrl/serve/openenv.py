@@ -11,7 +11,6 @@ import asyncio
 import hmac
 import json
 import resource
-from collections.abc import Callable
 from http import HTTPStatus
 from time import process_time
 from typing import Any
@@ -86,9 +85,7 @@ class OpenEnvServer:
             if self.turns.parties < len(self.sessions.seeds) + SPARE:
                 return None
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; come again later.\n")
-        documents: dict[str, Callable[[], Any]] = {
-            "/health": lambda: {"status": "healthy"}, "/metadata": self.metadata, "/schema": self.schema,
-        }  # fmt: skip
+        documents: Any = {"/health": lambda: {"status": "healthy"}, "/metadata": self.metadata, "/schema": self.schema}
         if path not in documents:
             known = ", ".join((*documents, "/ws", "/batch/ws"))
             return connection.respond(HTTPStatus.NOT_FOUND, f"There are {known}.\n")
@@ -198,9 +195,8 @@ class OpenEnvServer:
         each = seeds or [data.get("seed")] * count
         starts = [self.sessions.start(seed, data.get("actions")) for seed in each]
         if which is None:
-            if count < len(rows):
-                self.sessions.close(rows[count:])
-                del rows[count:]
+            self.sessions.close(rows[count:])
+            del rows[count:]
             rows += self.sessions.open(count - len(rows))
         chosen = rows if which is None else [rows[number] for number in _numbers(which, len(rows))]
         await self.turns.take(chosen, starts=starts)
@@ -214,9 +210,7 @@ class OpenEnvServer:
         _only(data, "actions", "autoreset", "metadata")
         given = data.get("actions")
         if not isinstance(given, list) or len(given) != len(rows) or not rows:
-            raise UsageError(
-                f"`actions` is a list of {len(rows)}, one for each session of the connection; reset first."
-            )
+            raise UsageError(f"`actions` is a list of {len(rows)}, one for each of your sessions; reset first.")
         over, action = self.sessions.over[rows].tolist(), self.sessions.action
         moves = [(i, row, action(one)) for i, (row, one) in enumerate(zip(rows, given, strict=True)) if one is not None]
         if any(over[i] for i, _, _ in moves):
@@ -234,10 +228,8 @@ class OpenEnvServer:
         return self._all(rows, rewards, success, done.tolist())
 
     def _all(self, rows: list[int], rewards: Any, success: list[Any], done: list[bool]) -> dict[str, Any]:
-        captions, missions = (
-            [texts[row] for row in rows] for texts in (self.sessions.captions, self.sessions.missions)
-        )
-        observation = {"caption": captions, "mission": missions, "actions": self._names, "success": success}
+        shown = ([texts[row] for row in rows] for texts in (self.sessions.captions, self.sessions.missions))
+        observation = {**dict(zip(("caption", "mission"), shown)), "actions": self._names, "success": success}
         return {"observation": observation, "reward": rewards, "done": done}
 
 

@@ -9,30 +9,35 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from bkrl.core.config import ReportConfig
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
 from bkrl.report.comparison import Comparison, compare_all
 from bkrl.report.costs import timings
 from bkrl.report.evaluations import evaluations
 from bkrl.report.goals import goal_rows, points
 from bkrl.report.groups import SUCCESS, group_runs, titled
 from bkrl.report.model import GoalRow, Timings
+from bkrl.report.pages import episodes, samples
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.report import report_page
 from bkrl.report.plots.draw import Panel, write_png, write_points
 from bkrl.report.plots.figures import bands_of, figures_of, panels, styles_of
-from bkrl.report.provenance import Node, follow, named
+from bkrl.report.provenance import Chain, Node, follow, named
 from bkrl.report.results import results_of, text_table
 from bkrl.report.runs import family_mismatches, training_runs
 from bkrl.runs.record import Run
 
 REPORTED = ("train-rs", "evaluate", WORTH)
 HTML, RESULTS, TIMINGS = "report.html", "results.json", "timings.json"
+MOST_STEPPED = 16
+"""Episodes of a dataset that are shown step by step."""
 
 
 def run(config: ReportConfig, reporter: Reporter) -> Run:
@@ -85,13 +90,14 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     results = results_of(config, chain, trained, compared, played, problems, goals)
     inputs = {node.key: Path(node.key) for node in usable}
     result = Run.renew(config.run_dir, stage="report", config=config, inputs=inputs)
-    html = report_page(results, compared, chain, len(trained), played, times, identity)
+    stepped = _stepped(result, chain) if config.episodes else {}
+    html = report_page(results, compared, chain, len(trained), played, times, identity, stepped)
     atomic_write(result.file(HTML), html)
     result.write_json(RESULTS, results)
     result.write_json(TIMINGS, Timings(times))
     pictures = _pictures(result, comparisons, config.threshold, identity) + _of_goals(result, goals, identity)
     result.finish(
-        [HTML, RESULTS, TIMINGS, *pictures],
+        [HTML, RESULTS, TIMINGS, *pictures, *stepped.values()],
         report=result.file(HTML),
         identity=identity,
         headline=results.headline,
@@ -101,6 +107,19 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
         table=text_table(results.envs, config.threshold),
     )
     return result
+
+
+def _stepped(result: Run, chain: Chain) -> dict[str, str]:
+    """Write, for each potential whose strips are drawn, the page of `bkrl play` about its dataset; their names."""
+    names = {}
+    for number, node in enumerate(samples.drawn(chain)):
+        source, name = chain.input(node, "dataset"), f"episodes-{number}.html"
+        if source is not None and source.run is not None and source.sound and node.run is not None:
+            with suppress(BkrlError):  # it cannot be opened here; the report says so where it is about it
+                dataset = Dataset(source.run)
+                chosen = range(min(MOST_STEPPED, dataset.num_episodes))
+                names[node.key] = episodes.write(dataset, result.file(name), chosen, node.run.path).name
+    return names
 
 
 def _identity(config: ReportConfig, usable: Sequence[Node]) -> str:

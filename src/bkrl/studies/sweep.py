@@ -24,6 +24,7 @@ from bkrl.studies.cells import chosen, name_of, needs, state_of
 from bkrl.studies.clocks import CellClock, speed, summary
 from bkrl.studies.executors import Executor, cores
 from bkrl.studies.executors.local import Local
+from bkrl.studies.executors.ray import Ray
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.section import Cell
 from bkrl.studies.study import Study, load_study
@@ -52,15 +53,17 @@ class SweepOutcome(NamedTuple):
 class _Saved(TypedDict):
     failed: NotRequired[dict[str, str]]
     jobs: NotRequired[dict[str, str]]
+    seconds: NotRequired[dict[str, float]]
 
 
 @dataclass
 class SweepState:
-    """What a sweep remembers from one start to the next, by names of cells."""
+    """What a sweep remembers from one start to the next, by names of cells; `seconds` that each was seen running."""
 
     path: Path
     failed: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def load(self) -> SweepState:
         """Recall what an earlier start saved, if there was one; InputError when that is damaged."""
@@ -72,11 +75,12 @@ class SweepState:
             ) from None
         self.failed.update(found.get("failed", {}))
         self.jobs.update(found.get("jobs", {}))
+        self.seconds.update(found.get("seconds", {}))
         return self
 
     def save(self) -> None:
         """Write it."""
-        atomic_write(self.path, to_json({"failed": self.failed, "jobs": self.jobs}))
+        atomic_write(self.path, to_json({"failed": self.failed, "jobs": self.jobs, "seconds": self.seconds}))
 
 
 def run(config: SweepConfig, reporter: Reporter) -> SweepOutcome:
@@ -107,6 +111,8 @@ def run(config: SweepConfig, reporter: Reporter) -> SweepOutcome:
 
 def open_executor(config: SweepConfig, study: Study, state: SweepState) -> Executor:
     """What runs the cells: worker processes here, or jobs of a cluster."""
+    if config.executor == "ray":
+        return Ray(config.folder, config.ray.address, config.jobs, config.ray.gpus)
     if config.executor == "slurm":
         given = {key: value for key, value in vars(config.slurm).items() if value is not None}
         return Slurm(config.folder, state.jobs, state.save, {**study.slurm, **given}, config.jobs)
@@ -223,6 +229,8 @@ class _Sweep:
                 how = reason or state_of(cell) or "it ended without a result"
                 if how == "done":
                     self._succeed(cell)
+                    if cell.run_dir in self.clocks:
+                        self.state.seconds[name_of(cell, self.out)] = round(self.clocks[cell.run_dir].seconds(), 1)
                 else:
                     self.failed[cell.run_dir] = self.state.failed[name_of(cell, self.out)] = how
                 self.state.save()

@@ -8,7 +8,7 @@ from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import show_result, show_run
 from bkrl.cli.options import command
 from bkrl.core.config import SweepConfig
-from bkrl.core.errors import RunFailed
+from bkrl.core.errors import InputError, RunFailed
 from bkrl.labelers.config import EvolveConfig
 
 PANEL = "Many runs"
@@ -24,6 +24,8 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
     """Do a study; --dry-run and --executor print only read it."""
     from bkrl.studies import sweep
     from bkrl.studies.cells import chosen, needs, state_of
+    from bkrl.studies.executors import cores
+    from bkrl.studies.planning import outlook
     from bkrl.studies.study import load_study
 
     if settings.dry_run or settings.executor == "print":
@@ -31,6 +33,11 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         cells = chosen(study, settings.folder, settings.only)
         if settings.dry_run:
             console.print_rows(("cell", "stage", "steps", "state"), sweep.listed(cells, settings.folder), as_json)
+            measured = settings.measured or settings.folder
+            if said := outlook(cells, settings.folder, measured, settings.jobs or cores()):
+                progress.reporter().say(said)
+            elif settings.measured:
+                raise InputError(f"{measured} holds no run that was timed; name the folder of a study.")
             return
         from bkrl.studies.executors.shell import script
 

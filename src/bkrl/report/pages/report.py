@@ -61,7 +61,8 @@ class GlanceRow:
 class Extra:
     """Everything of the page that is not in results.json: clocks, paths, hashes, samples and pictures.
 
-    `evaluations`: the key of each run, and its figures; `worths`: that of each potential report, and its body.
+    `evaluations`: the key of each run, and its figures; `worths`: that of each potential report, and its body;
+    `stepped`: that of each potential, and the page of its dataset's episodes.
     """
 
     identity: str
@@ -73,6 +74,7 @@ class Extra:
     agents_skipped: int
     labels: Sequence[samples.ShownLabels]
     potentials: Sequence[samples.ShownPotential]
+    stepped: Mapping[str, str]
     worths: Sequence[tuple[str, Markup]]
     timings: Sequence[Time]
     software: dict[str, str]
@@ -87,8 +89,9 @@ def report_page(
     played: Sequence[Played],
     timings: Sequence[Time],
     identity: str,
+    stepped: Mapping[str, str],
 ) -> str:
-    """The whole document. `trained`: how many training runs it is about."""
+    """The whole document. `trained`: how many training runs it is about; `stepped`: pages beside it, by potential."""
     comparisons = [comparison for comparison, _ in compared]
     agents, skipped = samples.agents(chain, played)
     usual = software(chain)
@@ -105,6 +108,7 @@ def report_page(
         agents_skipped=skipped,
         labels=[samples.labels(node) for node in chain.of("label")],
         potentials=samples.potentials(chain),
+        stepped=stepped,
         worths=[(node.key, section(node.run.path)) for node in chain.of(WORTH) if node.sound and node.run is not None],
         timings=timings,
         software=usual,

@@ -87,16 +87,21 @@ class ShownPotential:
 def potentials(chain: Chain) -> list[ShownPotential]:
     """All potentials, real ones first; strips are drawn for the first few of these."""
     nodes = sorted(chain.of("train-rm"), key=lambda node: node.facts.get("control", "none") != "none")
-    real = [node.key for node in nodes if node.facts.get("control", "none") == "none"][:MOST_DRAWN]
-    return [potential(chain, node, node.key in real) for node in nodes]
+    first = [node.key for node in drawn(chain)]
+    return [potential(chain, node, node.key in first) for node in nodes]
 
 
-def potential(chain: Chain, node: Node, drawn: bool) -> ShownPotential:
-    """One potential for the page; with `drawn`, strips of Φ with frames and captions."""
+def drawn(chain: Chain) -> list[Node]:
+    """The first potentials that are no controls."""
+    return [node for node in chain.of("train-rm") if node.facts.get("control", "none") == "none"][:MOST_DRAWN]
+
+
+def potential(chain: Chain, node: Node, with_strips: bool) -> ShownPotential:
+    """One potential for the page; `with_strips`: of Φ with frames and captions."""
     shown = ShownPotential(node, node.problem)
     if node.run is None or not node.sound:
         return shown
-    if drawn:
+    if with_strips:
         shown.strips = _strips(chain, node)
     try:
         if (report := report_of(node.run)) is not None:

@@ -18,13 +18,14 @@ from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, metrics_of, play
 from bkrl.agents.protocol import Agent
 from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write
+from bkrl.core.files import atomic_write, read_json
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
-from bkrl.envs import env_spec, family, make_vec
+from bkrl.envs import captioner, env_spec, family, make_vec
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
+from bkrl.stages.evaluate.inspect_log import inspect_log
 from bkrl.stages.evaluate.matrix import POLICY, played, table, to_parquet
 from bkrl.stats.intervals import t_interval, wilson_interval
 from bkrl.stats.scores import score_interval
@@ -39,7 +40,8 @@ _WORK = ("time/env", "time/policy", "time/potential", "time/update")
 
 @announced
 def run(config: EvaluateConfig, reporter: Reporter) -> Run:
-    """Play `config.episodes` episodes in each mode and write evaluation.json and the GIFs.
+    """Play `config.episodes` episodes in each mode and write evaluation.json and the GIFs; of a language model also
+    logs of inspect_ai.
 
     Raises:
         InputError: the policy is missing or damaged, or belongs to another family of envs.
@@ -76,6 +78,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     }
     outputs = ["evaluation.json"]
     start = Start(envs)  # greedy or not, the episodes are the same
+    speaks = str(read_json(source.file("policy.json"))["network"]["name"]).endswith("language")
     with reporter.progress("evaluate", len(modes) * config.episodes, "episodes") as update:
         for number, mode in enumerate(modes):
             done = number * config.episodes
@@ -86,13 +89,20 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
                     config.episodes,
                     seed=config.seed,
                     greedy=mode == "greedy",
+                    keep=speaks,
                     frames=config.gifs,
                     start=start,
                     tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
                 )
             )
             outputs += _write_gifs(result, mode, episodes[: config.gifs])
-            document["modes"][mode] = measure(episodes, family(facts.family).achievements)
+            document["modes"][mode] = scores = measure(episodes, family(facts.family).achievements)
+            if speaks:
+                header = {key: value for key, value in document.items() if key != "modes"}
+                header |= {"mode": mode, "model": str(source.facts.get("lm") or document["alg"])}
+                log = inspect_log(header, scores, episodes, captioner(env_id), facts.action_names)
+                atomic_write(result.file(f"{mode}.eval"), log)
+                outputs.append(f"{mode}.eval")
     envs.close()
     result.write_json("evaluation.json", document)
     shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]

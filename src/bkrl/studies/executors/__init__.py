@@ -1,4 +1,4 @@
-"""Where the cells of a sweep run: in worker processes here (local), on a cluster (slurm), or by hand (print)."""
+"""Where the cells of a sweep run: in worker processes here (local), on a cluster (slurm, ray), or by hand (print)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,101 @@
+"""How long a study would take on several machines, reckoned from runs that were measured."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bkrl.core.files import read_json
+from bkrl.core.reporter import duration
+from bkrl.report.costs import loop_seconds
+from bkrl.runs.record import Run
+from bkrl.stats.curves import series_of
+from bkrl.studies.cells import name_of, needs
+from bkrl.studies.section import Cell
+
+MACHINES = (1, 8, 64)
+_WORK = {"train-rs": "steps", "collect": "steps", "evaluate": "episodes", "label": "num"}
+"""The setting to which a stage's time is proportional; that of the others does not depend on one."""
+_Key = tuple[str, str, str]
+
+
+def outlook(cells: Sequence[Cell], out: Path, measured: Path, jobs: int) -> str:
+    """A sentence about the time of all cells on `MACHINES` machines that do `jobs` cells at once; "" without a measure.
+
+    Args:
+        cells: each after what it needs; `out` is their study's folder.
+        measured: a study's folder. A run's seconds are those that its sweep has counted, else those of its own clocks.
+    """
+    rates = _rates(measured)
+    if not rates:
+        return ""
+    seconds = [_seconds(cell.stage.replace("_", "-"), vars(cell.config), name_of(cell, out), rates) for cell in cells]
+    links = needs(cells)
+    places = {cell.run_dir: place for place, cell in enumerate(cells)}
+    after = [[places[folder] for folder in links[cell.run_dir]] for cell in cells]
+    known = [one or 0.0 for one in seconds]
+    times = [f"{duration(makespan(known, after, n * jobs))} on {n}" for n in MACHINES]
+    unknown = {cell.stage.replace("_", "-") for cell, one in zip(cells, seconds, strict=True) if one is None}
+    left_out = f"; not measured, and left out: {', '.join(sorted(unknown))}" if unknown else ""
+    return f"As fast as the runs in {measured}, with {jobs} cells at once on a machine: {', '.join(times)}{left_out}."
+
+
+def makespan(seconds: Sequence[float], after: Sequence[Sequence[int]], slots: int) -> float:
+    """When the last of some tasks ends, if each begins as soon as what it needs has ended and a slot is free.
+
+    Args:
+        seconds: of each task.
+        after: for each, the places of those that it needs.
+        slots: tasks at the same time.
+    """
+    missing, followers = [len(set(one)) for one in after], [[] for _ in after]  # type: list[int], list[list[int]]
+    for task, needed in enumerate(after):
+        for one in set(needed):
+            followers[one].append(task)
+    ready = deque(task for task, count in enumerate(missing) if not count)
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while ready or running:
+        while ready and len(running) < slots:
+            task = ready.popleft()
+            heappush(running, (now + seconds[task], task))
+        now, ended = heappop(running)
+        for task in followers[ended]:
+            missing[task] -= 1
+            if not missing[task]:
+                ready.append(task)
+    return now
+
+
+def _rates(folder: Path) -> dict[_Key, list[float]]:
+    """Seconds for a unit of work, of each complete run below a folder: by stage, section and method."""
+    state, rates = folder / "sweep" / "state.json", {}  # type: Path, dict[_Key, list[float]]
+    counted = read_json(state).get("seconds", {}) if state.exists() else {}
+    for manifest in sorted(folder.rglob("manifest.json")):
+        run = Run.open(manifest.parent, verify=False)
+        name = run.path.relative_to(folder).as_posix()
+        seconds = counted.get(name) or loop_seconds(series_of(run.metrics()))
+        if seconds:
+            for key in _keys(run.stage, run.config["config"], name):
+                rates.setdefault(key, []).append(seconds / _work(run.stage, run.config["config"]))
+    return rates
+
+
+def _seconds(stage: str, settings: Mapping[str, Any], name: str, rates: Mapping[_Key, list[float]]) -> float | None:
+    """Those of a cell, from the runs that are most like it; None without any of its stage."""
+    like = next((rates[key] for key in _keys(stage, settings, name) if key in rates), None)
+    return None if like is None else median(like) * _work(stage, settings)
+
+
+def _keys(stage: str, settings: Mapping[str, Any], name: str) -> list[_Key]:
+    """From what is most alike to what is least."""
+    section, alg = name.partition("/")[0], str(settings.get("alg", ""))
+    return list(dict.fromkeys([(stage, section, alg), (stage, section, ""), (stage, "", "")]))
+
+
+def _work(stage: str, settings: Mapping[str, Any]) -> float:
+    return float(settings.get(_WORK.get(stage, "")) or 1)
