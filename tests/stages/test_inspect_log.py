@@ -18,7 +18,7 @@ from bkrl.stages.evaluate.inspect_log import inspect_log
 HEADER = {"env_id": "Toy-Grid", "alg": "glam", "model": "tiny-t5", "mode": "sampled", "seed": 7}
 SCORES = {
     "success_rate": {"mean": 0.5, "low": 0.1, "high": 0.9},
-    "return": {"mean": 0.25, "low": None, "high": None, "std": None},
+    "return": {"mean": 0.25, "low": None, "high": float("nan"), "std": None},
     "episodes": [],
 }
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bkrl import __version__
 from bkrl.agents.play import Episode
-from bkrl.core.files import to_json
+from bkrl.core.files import plain, to_json
 
 VERSION = 2
 """Of inspect_ai's format."""
@@ -50,7 +50,7 @@ def inspect_log(
         "packages": {"bkrl": __version__},
         "metadata": dict(header),
     }
-    figures = {name: one for name, one in scores.items() if isinstance(one, dict) and "low" in one}
+    figures = {name: one for name, one in plain(scores).items() if isinstance(one, dict) and "low" in one}
     found = [
         {"name": name, "scorer": "bkrl", "metrics": {
             key: {"name": key, "value": one[key]} for key in ("mean", "low", "high") if one[key] is not None
