@@ -10,7 +10,7 @@ from transformers import BartConfig, LlamaConfig, Qwen2Config, T5Config
 
 from bkrl.agents.language.adapters import Training, prepare
 from bkrl.agents.language.models import LanguageModel, Origin, drawn
-from bkrl.agents.language.packing import Prompts, buckets, tree
+from bkrl.agents.language.packing import Prompts, buckets, forest, tree
 from bkrl.agents.language.scorer import Scorer, Scoring, policy_logits, token_scores
 from bkrl.agents.language.t5 import Distances
 from bkrl.agents.language.vocabulary import make_tokenizer
@@ -53,18 +53,66 @@ def one_by_one(lm, prompt, candidate):
 
 
 @pytest.mark.parametrize("eos", [False, True])
-@pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("name", CONFIGS)
 @torch.no_grad()
-def test_packed_scores_are_cross_entropies_one_by_one(name, left, eos):
+def test_packed_scores_are_cross_entropies_one_by_one(name, eos):
     lm = model(name)
     scorer = Scorer(lm, NAMES, Scoring(eos=eos))
     rows = [lm.tokens(prompt) for prompt in PROMPTS]
-    scored = scorer(Prompts.of(rows, lm.pad, left))
+    scored = scorer(Prompts.of(rows, lm.pad))
     assert scorer.packed
     wanted = torch.stack([torch.stack([one_by_one(lm, row, one) for one in scorer.candidates]) for row in rows])
     torch.testing.assert_close(scored.scores, wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(scored.logits.softmax(1).sum(1), torch.ones(len(rows)))
+
+
+ALIKE = [[1, 2, 3, 4], [1, 2, 3], [1, 2, 3, 4, 5, 6, 7], [1, 2, 9, 9], [8], [1, 2, 3, 5], [1], [8, 2, 3, 4], [1, 2, 9]]
+
+
+@pytest.mark.parametrize("most", [1, 12, 20, 1000])
+def test_a_forest_has_what_prompts_begin_with_alike_once_a_tree(most):
+    prompts, packed = Prompts.of(ALIKE), tree([(11, 12), (11, 13), (14,), (12, 11, 15)])
+    L, (B, S) = len(packed.tokens), prompts.tokens.shape
+    trees = forest(prompts, packed, most)
+    C, N = trees.tokens.shape
+    assert max(most, 7 + L) >= N
+    looks = torch.block_diag(*trees.looks[:, 0])
+    paths = []
+    for row, tokens in zip(trees.places.tolist(), ALIKE, strict=True):
+        path = row[: len(tokens)] + row[S:]
+        assert trees.tokens.flatten()[path].tolist() == [*tokens, *packed.tokens.tolist()]
+        assert trees.depths.flatten()[path].tolist() == [
+            *range(len(tokens)),
+            *(len(tokens) - 1 + packed.depth).tolist(),
+        ]
+        seen = torch.block_diag(torch.ones(len(tokens), len(tokens)).tril(), packed.looks).bool()
+        seen[len(tokens) :, : len(tokens)] = True
+        assert (looks[path][:, path] == seen).all()
+        assert (looks[path].sum(1) == seen.sum(1)).all()  # and at nothing else
+        paths.append((row[0] // N, tuple(tokens)))
+    for place, source in enumerate(trees.sources.tolist()):
+        assert trees.places.flatten()[source] == place or (
+            trees.looks[place // N, 0, place % N].sum() == 1 and not source
+        )
+    begun = {(number, tokens[: i + 1]) for number, tokens in paths for i in range(len(tokens))}
+    assert len(begun) + B * L == len(
+        set(trees.places[:, S:].flatten().tolist())
+        | {p for r, t in zip(trees.places.tolist(), ALIKE, strict=True) for p in r[: len(t)]}
+    )
+    if most == 1000:
+        assert (C, len(begun)) == (1, 14)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if "t5" not in name])
+@pytest.mark.parametrize("most", [1, 30, 10_000])
+@torch.no_grad()
+def test_prompts_that_begin_alike_score_as_alone(name, most, monkeypatch):
+    lm = model(name)
+    scorer = Scorer(lm, NAMES, most_tokens=most)
+    monkeypatch.setattr(scorer.body.decoder.config, "hidden_size", most)  # the size of a tree
+    wanted = torch.stack([torch.stack([one_by_one(lm, row, one) for one in scorer.candidates]) for row in ALIKE])
+    torch.testing.assert_close(scorer(Prompts.of(ALIKE, lm.pad)).scores, wanted, rtol=1e-5, atol=1e-5)
+    assert scorer.packed
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bkrl.agents.language import t5
-from bkrl.agents.language.packing import Packed, Prompts, Tokens, tree
+from bkrl.agents.language.packing import Forest, Packed, Prompts, Tokens, begun_alike, buckets, forest, tree
 
 Lower = Mapping[str, Tensor]
 """States of the frozen part by name, each (B, …, D); {} where nothing is frozen."""
@@ -26,8 +27,10 @@ class Body(Protocol):
     packed: Packed
     packs: bool
     """Whether `read` can be used; otherwise `rows` alone."""
-    mixes: bool
-    """Whether prompts of unlike lengths are quicker together than apart: on a processor padding costs nothing."""
+
+    def together(self, prompts: Prompts, most_tokens: int) -> list[Tensor]:
+        """Row numbers of prompts that are scored together: up to so many tokens, or one prompt."""
+        ...
 
     def below(self) -> list[nn.Parameter]:
         """What `lower` depends on; [] where this body cannot be split."""
@@ -69,9 +72,12 @@ class Seq2Seq:
         self.encoder, self.decoder, self.head = model.get_encoder(), model.get_decoder(), model.get_output_embeddings()
         self.scale = model.config.d_model**-0.5 if model.config.to_dict().get("scale_decoder_outputs") else 1.0
         self.packed, self.packs = tree(candidates, start), t5.fits(model)
-        self.mixes = self.packs
         if self.packs:
             self.near, self.far = t5.Distances(self.encoder), t5.Distances(self.decoder)
+
+    def together(self, prompts: Prompts, most_tokens: int) -> list[Tensor]:
+        # Our own kernels skip padding, so on a processor prompts of unlike lengths are quicker together than apart.
+        return buckets(prompts.lengths, most_tokens, self.packs and prompts.tokens.device.type == "cpu")
 
     def below(self) -> list[nn.Parameter]:
         """The encoder's or those of its lower layers, embeddings included."""
@@ -123,7 +129,7 @@ class Seq2Seq:
 
 
 class Causal:
-    """A decoder alone: the prompt and a tree of candidates in one row, with explicit positions.
+    """A decoder alone: prompts and, behind each, a tree of candidates, in trees of what prompts begin with alike.
 
     Args:
         model: of `AutoModelForCausalLM`, in evaluation mode.
@@ -134,7 +140,17 @@ class Causal:
     def __init__(self, model: Any, candidates: Sequence[Tokens], frozen: int = 0) -> None:
         self.model, self.frozen = model, frozen
         self.decoder, self.head = model.get_decoder(), model.get_output_embeddings()
-        self.packed, self.packs, self.mixes = tree(candidates), True, False
+        self.packed, self.packs = tree(candidates), True
+
+    def together(self, prompts: Prompts, most_tokens: int) -> list[Tensor]:
+        """Neighbours by their tokens, as many as add up to `most_tokens` new ones."""
+        order, alike = begun_alike(prompts)
+        new = prompts.lengths.cpu().numpy()[order] - alike + len(self.packed.tokens)
+        starts = [0]
+        for row, count in enumerate(np.cumsum(new).tolist()):
+            if count - new[: starts[-1]].sum() > most_tokens and row > starts[-1]:
+                starts.append(row)
+        return [torch.from_numpy(part).to(prompts.tokens.device) for part in np.split(order, starts[1:])]
 
     def below(self) -> list[nn.Parameter]:
         """Embeddings and the lower layers."""
@@ -146,22 +162,21 @@ class Causal:
 
     def lower(self, prompts: Prompts) -> Lower:
         """`states` (B, S, D) of the prompts' tokens and `nodes` (B, L, D) of the candidates'."""
-        layers = self.decoder.layers
-        with replaced(self.decoder, layers=layers[: self.frozen], norm=nn.Identity()):
-            states = self._run(prompts, {"input_ids": self._row(prompts)})
-        S = prompts.tokens.shape[1]
+        trees, S = self._trees(prompts), prompts.tokens.shape[1]
+        with replaced(self.decoder, layers=self.decoder.layers[: self.frozen], norm=nn.Identity()):
+            states = self._run(trees, {"input_ids": trees.tokens})[trees.places]
         return {"states": states[:, :S], "nodes": states[:, S:]}
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
-        S = prompts.tokens.shape[1]
+        trees, S = self._trees(prompts), prompts.tokens.shape[1]
         if lower:
-            row = torch.cat([lower["states"][:, :S], lower["nodes"]], 1)
+            begun = torch.cat([lower["states"][:, :S], lower["nodes"]], 1).flatten(0, 1)
             with replaced(self.decoder, layers=self.decoder.layers[self.frozen :]):
-                states = self._run(prompts, {"inputs_embeds": row})
+                states = self._run(trees, {"inputs_embeds": begun[trees.sources].unflatten(0, trees.tokens.shape)})
         else:
-            states = self._run(prompts, {"input_ids": self._row(prompts)})
-        last = (prompts.first + prompts.lengths - 1)[:, None, None].expand(-1, 1, states.shape[2])
-        return torch.cat([states.gather(1, last), states[:, S:]], 1)
+            states = self._run(trees, {"input_ids": trees.tokens})
+        last = trees.places.gather(1, prompts.lengths[:, None] - 1)
+        return states[torch.cat([last, trees.places[:, S:]], 1)]
 
     def logits(self, states: Tensor) -> Tensor:
         return self.head(states)
@@ -169,17 +184,16 @@ class Causal:
     def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
         A, M, B = len(candidates), max(map(len, candidates)), len(prompts.tokens)
         texts = [tokens[inside].tolist() for tokens, inside in zip(prompts.tokens, prompts.mask, strict=True)]
-        many = Prompts.of([[*text, *one] for text in texts for one in candidates], left=prompts.left)
-        many = many.to(prompts.tokens.device)
+        many = Prompts.of([[*text, *one] for text in texts for one in candidates]).to(prompts.tokens.device)
         out = self.model(
             input_ids=many.tokens,
             attention_mask=many.mask.long(),
-            position_ids=many.positions,
+            position_ids=torch.arange(many.tokens.shape[1], device=many.tokens.device)[None],
             use_cache=False,
             output_hidden_states=True,
         )
         # Token j of a candidate is read at the token before it, which is the prompt's last for j = 0.
-        last = many.first + prompts.lengths.repeat_interleave(A) - 1
+        last = prompts.lengths.repeat_interleave(A) - 1
         places = (last[:, None] + torch.arange(M, device=last.device)).clamp(max=many.tokens.shape[1] - 1)
         every = torch.arange(B * A, device=last.device)
         return (
@@ -187,22 +201,15 @@ class Causal:
             out.hidden_states[-1][every[::A], last[::A]],
         )
 
-    def _row(self, prompts: Prompts) -> Tensor:
-        nodes = self.packed.to(prompts.tokens.device).tokens
-        return torch.cat([prompts.tokens, nodes.expand(len(prompts.tokens), -1)], 1)
+    def _trees(self, prompts: Prompts) -> Forest:
+        # A token looks at N others, which costs as much as the products of a layer where N is six times the width.
+        longest = int(prompts.lengths.max()) + len(self.packed.tokens)
+        return forest(prompts, self.packed, max(longest, self.decoder.config.hidden_size))
 
-    def _run(self, prompts: Prompts, fed: Mapping[str, Tensor]) -> Tensor:
-        """(B, S + L, D) states of prompts and, behind them, candidates."""
-        (B, S), L = prompts.tokens.shape, len(self.packed.tokens)
-        packed = self.packed.to(prompts.tokens.device)
-        looks = torch.zeros(B, 1, S + L, S + L, dtype=torch.bool, device=prompts.tokens.device)
-        mask = prompts.mask
-        looks[:, 0, :, :S] = mask[:, None]
-        looks[:, 0, :S, :S] &= torch.ones(S, S, dtype=torch.bool, device=mask.device).tril()
-        looks[:, 0, :S, :S] |= torch.eye(S, dtype=torch.bool, device=mask.device)  # padding looks at itself: no NaN
-        looks[:, 0, S:, S:] = packed.looks
-        positions = torch.cat([prompts.positions, prompts.lengths[:, None] + packed.depth - 1], 1)
-        return self.decoder(**fed, attention_mask=looks, position_ids=positions, use_cache=False).last_hidden_state
+    def _run(self, trees: Forest, fed: Mapping[str, Tensor]) -> Tensor:
+        """(C N, D) states of the trees' tokens."""
+        out = self.decoder(**fed, attention_mask=trees.looks, position_ids=trees.depths, use_cache=False)
+        return out.last_hidden_state.flatten(0, 1)
 
 
 @contextmanager

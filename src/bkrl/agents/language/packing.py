@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Tokens = tuple[int, ...]
@@ -84,56 +86,42 @@ def tree(candidates: Sequence[Tokens], start: int | None = None) -> Packed:
 
 @dataclass(frozen=True)
 class Prompts:
-    """B prompts as tokens, padded to S at one side.
+    """B prompts as tokens, padded to S on the right.
 
     Attributes:
         tokens: (B, S) int64.
         lengths: (B,) int64, their true lengths: no token counts as padding because of its number.
-        left: whether the padding stands in front.
     """
 
     tokens: Tensor
     lengths: Tensor
-    left: bool = False
 
     @property
     def mask(self) -> Tensor:
         """(B, S) bool, which entries are tokens."""
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (places >= self.first[:, None]) & (places < (self.first + self.lengths)[:, None])
-
-    @property
-    def first(self) -> Tensor:
-        """(B,) the column of the first token."""
-        return self.tokens.shape[1] - self.lengths if self.left else torch.zeros_like(self.lengths)
-
-    @property
-    def positions(self) -> Tensor:
-        """(B, S) int64, how many tokens of its prompt stand before one."""
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (places - self.first[:, None]).clamp(min=0)
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
     @staticmethod
-    def of(rows: Sequence[Sequence[int]], pad: int = 0, left: bool = False) -> Prompts:
+    def of(rows: Sequence[Sequence[int]], pad: int = 0) -> Prompts:
         """Prompts of any lengths, at least one token each."""
         S = max(map(len, rows))
-        padded = [[pad] * (S - len(row)) + list(row) if left else list(row) + [pad] * (S - len(row)) for row in rows]
-        return Prompts(torch.tensor(padded), torch.tensor([len(row) for row in rows]), left)
+        return Prompts(
+            torch.tensor([list(row) + [pad] * (S - len(row)) for row in rows]),
+            torch.tensor([len(row) for row in rows]),
+        )
 
     def rows(self, which: Tensor) -> Prompts:
         """Some of them, as short as they can be padded."""
         lengths = self.lengths.index_select(0, which)
-        S, longest = self.tokens.shape[1], int(lengths.max())
-        kept = slice(S - longest, S) if self.left else slice(0, longest)
-        return Prompts(self.tokens[:, kept].index_select(0, which), lengths, self.left)
+        return Prompts(self.tokens[:, : int(lengths.max())].index_select(0, which), lengths)
 
     def to(self, device: torch.device) -> Prompts:
         """The same on another device."""
-        return Prompts(self.tokens.to(device), self.lengths.to(device), self.left)
+        return Prompts(self.tokens.to(device), self.lengths.to(device))
 
     def repeated(self, times: int) -> Prompts:
         """Each of them `times` times in a row."""
-        return Prompts(self.tokens.repeat_interleave(times, 0), self.lengths.repeat_interleave(times), self.left)
+        return Prompts(self.tokens.repeat_interleave(times, 0), self.lengths.repeat_interleave(times))
 
 
 def buckets(lengths: Tensor, most_tokens: int, mixed: bool = False) -> list[Tensor]:
@@ -154,3 +142,75 @@ def buckets(lengths: Tensor, most_tokens: int, mixed: bool = False) -> list[Tens
             found.append(order[start:row])
             start = row
     return found
+
+
+@dataclass(frozen=True)
+class Forest:
+    """B prompts and their L candidate nodes each, as C trees of N tokens; what they begin with alike is in a tree once.
+
+    Attributes:
+        tokens, depths: (C, N) int64, what the decoder is fed, and how many tokens stand before it in its prompt.
+        looks: (C, 1, N, N) bool, whether a token looks at another: at itself and at what leads to it.
+        places: (B, S + L) int64, where a token of a prompt or a node of it stands among the C N; 0 for padding.
+        sources: (C N,) int64, the other way: one of the B (S + L) that stands there; 0 for padding.
+    """
+
+    tokens: Tensor
+    depths: Tensor
+    looks: Tensor
+    places: Tensor
+    sources: Tensor
+
+
+def begun_alike(prompts: Prompts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order (B,) of prompts by their tokens, and with how many of these each begins as the one before (B,)."""
+    tokens = torch.where(prompts.mask, prompts.tokens, -1).cpu().numpy()
+    order = np.lexsort(tokens.T[::-1])
+    tokens, lengths = tokens[order], prompts.lengths.cpu().numpy()[order]
+    alike = np.cumprod(tokens[1:] == tokens[:-1], 1).sum(1)
+    return order, np.concatenate([[0], np.minimum(alike, np.minimum(lengths[1:], lengths[:-1]))])
+
+
+def forest(prompts: Prompts, packed: Packed, most: int) -> Forest:
+    """Prompts, padded on the right, with their candidates.
+
+    Args:
+        prompts: B of them.
+        packed: the candidates.
+        most: a tree has at most so many tokens, or one prompt.
+    """
+    (B, S), L = prompts.tokens.shape, len(packed.tokens)
+    order, alike = begun_alike(prompts)
+    lengths, below = prompts.lengths.tolist(), np.arange(L)
+    trees: list[list[tuple[int, int, NDArray[np.int64]]]] = []  # of each prompt its number, its new tokens, its path
+    count = most + 1
+    for row, shared in zip(order.tolist(), alike.tolist(), strict=True):
+        length = lengths[row]
+        if count + length - shared + L > most:
+            trees.append([])
+            count, shared = 0, 0
+        before = trees[-1][-1][2][:shared] if shared else below[:0]
+        new = length - shared
+        trees[-1].append((row, new, np.concatenate([before, count + np.arange(new + L)])))
+        count += new + L
+    N = max(int(tree[-1][2][-1]) + 1 for tree in trees)
+    read = torch.cat([prompts.tokens.cpu(), packed.tokens.cpu().expand(B, L)], 1).numpy()
+    nodes, depth = packed.looks.cpu().numpy(), packed.depth.cpu().numpy()
+    tokens, depths = (np.zeros((len(trees), N), np.int64) for _ in range(2))
+    looks = np.zeros((len(trees), N, N), np.bool_)
+    looks[:] = np.eye(N, dtype=np.bool_)  # padding looks at itself: no NaN
+    places, sources = np.zeros((B, S + L), np.int64), np.zeros((len(trees), N), np.int64)
+    for number, tree in enumerate(trees):
+        for row, new, path in tree:
+            length = lengths[row]
+            columns = np.concatenate([np.arange(length - new, length), S + below])
+            added, whole = path[length - new :], path[:length]
+            tokens[number, added] = read[row, columns]
+            depths[number, added] = np.concatenate([columns[:new], length - 1 + depth])
+            looks[number, added[:new, None], whole] = np.tri(new, length, length - new, np.bool_)
+            looks[number, added[new:, None], whole] = True
+            looks[number, added[new:, None], added[new:]] = nodes
+            places[row, np.concatenate([np.arange(length), S + below])] = number * N + path
+            sources[number, added] = row * (S + L) + columns
+    made = (tokens, depths, looks[:, None], places, sources.reshape(-1))
+    return Forest(*(torch.from_numpy(one).to(prompts.tokens.device) for one in made))

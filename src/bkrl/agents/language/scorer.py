@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bkrl.agents.language.bodies import Body, Causal, Lower, Seq2Seq
 from bkrl.agents.language.models import LanguageModel
-from bkrl.agents.language.packing import Packed, Prompts, buckets
+from bkrl.agents.language.packing import Packed, Prompts
 from bkrl.agents.networks.layers import in_float32
 from bkrl.core.errors import InputError
 from bkrl.text.policy_prompts import Chat
@@ -178,8 +178,7 @@ class Scorer:
 
     def _together(self, prompts: Prompts) -> list[Tensor]:
         """Row numbers of prompts that are scored together."""
-        mixed = self.packed and self.body.mixes and prompts.tokens.device.type == "cpu"
-        return buckets(prompts.lengths, self.most_tokens, mixed)
+        return self.body.together(prompts, self.most_tokens)
 
     def _score(self, prompts: Prompts, lower: Lower) -> tuple[Tensor, Tensor]:
         """(B, A) scores and (B, D) first states, in the order of the prompts."""
