@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from bkrl.agents.networks.layers import multiplies_bf16
 from bkrl.core.config import HardwareConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.learn import ranks
@@ -100,12 +101,3 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
     if config.compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         raise UsageError("--compile needs a C++ compiler and finds none here; install g++, or leave --compile out.")
     return Hardware(torch.device(chosen), precision, config.compile)
-
-
-def multiplies_bf16(device: str) -> bool:
-    """Whether the hardware has instructions for bfloat16 products; without them they are slower than float32."""
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Absent in some versions of torch and on other processors: then the answer is no.
-    tests = (vars(torch.cpu).get(name) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
-    return any(test() for test in tests if test is not None)

@@ -147,6 +147,7 @@ class RolloutLearner:
             Diverged: a loss, a gradient or the network that they leave is not finite.
         """
         clock = Clock()
+        self.agent.at_step(self.step)  # after an evaluation, which may have been made in another process
         before = dict(self.agent.counted)  # what it reads, evaluations included
         steps = (self.collector.num_steps, f"steps of {self.envs.num_envs} envs")
         # Around the whole rollout, so that the weights are converted once.

@@ -36,6 +36,7 @@ TRAININGS = {
     "adapters in upper layers": ("tiny-causal", Training("lora", 2, rank=2)),
     "adapters on all linear layers": ("tiny-t5", Training("lora", 1, rank=2, targets=LINEAR)),
     "frozen layers": ("tiny-causal", Training(frozen=2)),
+    "frozen layers in bfloat16": ("tiny-causal", Training("lora", 2, rank=2, half=True)),
     "heads": ("tiny-causal", Training("heads")),
 }
 
@@ -75,6 +76,7 @@ def test_training_goes_on_exactly_where_it_stopped(kind, tmp_path):
     }
     trained = [key for key in arrays if key.startswith("network.")]
     assert len(trained) == sum(map(len, first.agent.groups().values()))  # what is frozen is in no checkpoint
+    said(first.agent, first.collector.views[0])  # as an evaluation does, of which a process that goes on knows nothing
     again = learner(agent_of(name, settings))
     again.restore(Saved(arrays, state.counters, state.exact))
     assert untimed(again.iterate()) == untimed(first.iterate())
@@ -87,6 +89,28 @@ def test_training_goes_on_exactly_where_it_stopped(kind, tmp_path):
     opened, kept = said(load_agent(tmp_path), views), said(first.agent, views)
     np.testing.assert_array_equal(opened.logits, kept.logits)
     np.testing.assert_array_equal(opened.values, kept.values)
+
+
+def test_frozen_layers_read_a_prompt_once_in_an_iteration(monkeypatch):
+    agent = agent_of("tiny-causal", replace(SMALL, training=Training(frozen=2)))
+    read, whole = [], agent.scorer.lower
+    monkeypatch.setattr(agent.scorer, "lower", lambda prompts: read.extend(prompts.tokens.tolist()) or whole(prompts))
+    ppo = learner(agent)
+    ppo.iterate()
+    views = ppo.collector.views
+    distinct = {text for row in range(CONFIG.num_steps + 1) for text in agent.prompts(views[row])[0]}
+    assert len(distinct) <= len(read) <= len(distinct) + len(ppo.collector.final_views)
+    assert not agent.lower
+    inputs = agent.inputs(views[0])
+    count = len(read)
+    again = agent.inputs(views[0])
+    assert len(read) == count
+    assert all(torch.equal(inputs[name], again[name]) for name in inputs)
+    monkeypatch.setattr("bkrl.agents.language.agent._KEPT_BYTES", 0)  # prompts that do not fit are read each time
+    large = agent.inputs(views[0])
+    assert len(read) > count
+    last = inputs["lengths"].min()
+    torch.testing.assert_close(large["states"][:, :last], inputs["states"][:, :last], rtol=1e-5, atol=1e-5)
 
 
 def test_the_first_minibatch_finds_the_policy_that_acted():
@@ -262,6 +286,10 @@ def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(mon
     assert by_size(small, 1) == Training("all", 1)
     count = sum(parameter.numel() for parameter in small.model.parameters())
     monkeypatch.setattr("bkrl.agents.language.adapters.LARGE", count - 1)
+    monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)
+    assert by_size(small).half
+    assert by_size(small).text.endswith(" frozen layers in bfloat16")
+    monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: False)
     chosen = by_size(small)
     layers = small.model.config.num_hidden_layers
     assert (chosen.train, chosen.frozen, chosen.alpha) == ("lora", layers - 1, 32)

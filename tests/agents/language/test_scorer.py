@@ -241,6 +241,17 @@ def test_states_of_frozen_layers_can_be_kept(name, frozen):
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_frozen_layers_in_bfloat16_differ_by_a_hundredth():
+    lm = model("llama")
+    prepare(lm, Training("heads", frozen=2), seed=0)
+    exact, half = (Scorer(lm, NAMES, frozen=2, half=one) for one in (False, True))
+    prompts = exact.prompts(PROMPTS)
+    states, wanted = half.lower(prompts)["nodes"], exact.lower(prompts)["nodes"]
+    assert not torch.equal(states, wanted)
+    torch.testing.assert_close(states.float(), wanted, rtol=0.05, atol=0.02 * float(wanted.abs().max()))
+
+
 def test_what_trains_cannot_be_kept():
     for name in BOTH:
         assert not Scorer(model(name), NAMES, frozen=1).can_split()

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from bkrl.agents.language.models import LanguageModel, quiet
+from bkrl.agents.networks.layers import multiplies_bf16
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.hub import reason
 
@@ -36,6 +37,7 @@ class Training:
         rank, alpha: of adapters; their product with the input is scaled by alpha / rank.
         targets: names of the layers that get adapters; () for those that peft chooses, such as queries and values;
             `LINEAR` for all linear ones.
+        half: frozen layers compute in bfloat16, from which the scores of names differ by a hundredth.
     """
 
     train: Train = "all"
@@ -43,6 +45,7 @@ class Training:
     rank: int = 8
     alpha: int = 8
     targets: tuple[str, ...] = ()
+    half: bool = False
 
     @property
     def text(self) -> str:
@@ -52,11 +55,13 @@ class Training:
         above = " above the encoder" if self.frozen == ENCODER else f" above {self.frozen} frozen layers"
         where = "all linear layers" if self.targets == LINEAR else ", ".join(self.targets) or "queries and values"
         what = "all weights" if self.train == "all" else f"adapters of rank {self.rank}, alpha {self.alpha}, on {where}"
-        return what + (above if self.frozen else "")
+        return what + (above + " in bfloat16" * self.half if self.frozen else "")
 
 
 def by_size(lm: LanguageModel, frozen: int = 0) -> Training:
     """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
+
+    What is frozen below them computes in bfloat16 where the processor multiplies it, in half of the time.
 
     Args:
         lm: the model.
@@ -65,7 +70,8 @@ def by_size(lm: LanguageModel, frozen: int = 0) -> Training:
     if sum(parameter.numel() for parameter in lm.model.parameters()) <= LARGE:
         return Training("all", frozen)
     count = len(_layers(lm))
-    return Training("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR)
+    half = multiplies_bf16("cpu")
+    return Training("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR, half=half)
 
 
 def prepare(lm: LanguageModel, training: Training, seed: int, adapter: Path | None = None) -> Any:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from bkrl.agents import FORMAT
 from bkrl.agents.language.adapters import Training, prepare
@@ -35,6 +36,9 @@ from bkrl.data.views import ViewName, Views
 from bkrl.envs import env_spec
 from bkrl.text.policy_prompts import FORMS, Chat, prompts
 from bkrl.text.wording import Wording
+
+_KEPT_BYTES = 2**29
+"""So much of the states of frozen layers is kept."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class LanguageAgent(TrainableAgent):
         self.observations = settings.observations
         self.device = torch.device("cpu")
         self.counted: dict[str, int] = {"prompts": 0, "tokens": 0}  # read so far
+        self.lower: dict[str | Chat, dict[str, Tensor]] = {}  # states of frozen layers, of the prompts read last
         self.adapters = prepare(lm, settings.training, seed, adapter)
         generator = torch.Generator().manual_seed(seed)
         shape = (settings.head_sizes, settings.head_activation, generator)
@@ -176,6 +181,7 @@ class LanguageAgent(TrainableAgent):
             self._worded.action_names,
             self.settings.scoring,
             frozen=max(0, self.settings.training.frozen),
+            half=self.settings.training.half,
             most_tokens=self.settings.most_tokens,
         )
 
@@ -199,8 +205,9 @@ class LanguageAgent(TrainableAgent):
     # --------------------------------------------------------------------------------------------------------- acting
 
     def begin(self, num_envs: int) -> State:
-        """Nothing is remembered."""
+        """Nothing is remembered, not even what was read before: a run that goes on has not read it."""
         del num_envs
+        self.lower.clear()
         return {}
 
     def inputs(self, views: Views) -> Inputs:
@@ -223,9 +230,27 @@ class LanguageAgent(TrainableAgent):
             scored = self.scorer(read)
             made = {"logits": scored.logits, "hidden": scored.hidden}
         elif self.scorer.can_split():
-            made |= self.scorer.lower(read)
+            made |= self._lower(texts, read)
         index = index.to(self.device)
         return {name: tensor.index_select(0, index) for name, tensor in made.items()}
+
+    def _lower(self, texts: list[str | Chat], read: Prompts) -> dict[str, Tensor]:
+        """What frozen layers make of prompts: an update and a critic read again what the rollout has read."""
+        most = _KEPT_BYTES // (4 * self.lm.width * read.tokens.shape[1])
+        if len(texts) > most:
+            return dict(self.scorer.lower(read))
+        if new := [number for number, text in enumerate(texts) if text not in self.lower]:
+            made = self.scorer.lower(read.rows(torch.tensor(new, device=self.device)))
+            for row, number in enumerate(new):
+                S = int(read.lengths[number])
+                self.lower[texts[number]] = {
+                    name: (states[row, :S] if name == "states" else states[row]).clone()
+                    for name, states in made.items()
+                }
+        kept = [self.lower[text] for text in texts]
+        for text in list(self.lower)[: max(0, len(self.lower) - most)]:
+            del self.lower[text]
+        return {name: pad_sequence([one[name] for one in kept], batch_first=True) for name in kept[0]}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         del started
@@ -264,7 +289,8 @@ class LanguageAgent(TrainableAgent):
         return {name: group for name, group in (("policy", body), ("heads", heads)) if group}
 
     def at_step(self, step: int) -> None:
-        """Nothing changes by a schedule."""
+        """Nothing changes by a schedule; see `begin`."""
+        self.lower.clear()
 
     def prepare(self, device: torch.device, compile: bool) -> None:
         """See `TrainableAgent.prepare`; nothing is compiled: every batch has another shape."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,6 +82,7 @@ class Scorer:
         scoring: how token probabilities become a policy.
         packed: score the candidates of a prompt in one row; otherwise each in a row of its own.
         frozen: so many lower layers of a causal model are frozen.
+        half: what is frozen computes in bfloat16.
         most_tokens: prompts are scored together up to so many tokens, which bounds memory.
 
     Raises:
@@ -95,9 +97,11 @@ class Scorer:
         *,
         packed: bool = True,
         frozen: int = 0,
+        half: bool = False,
         most_tokens: int = 2**14,
     ) -> None:
         self.lm, self.names, self.scoring, self.most_tokens = lm, tuple(names), scoring or Scoring(), most_tokens
+        self.half = half
         self.candidates = lm.candidates(self.names, self.scoring.eos)
         self._words = torch.tensor([max(1, len(name.split())) for name in self.names])
         self.body: Body
@@ -142,7 +146,9 @@ class Scorer:
         B, S = prompts.tokens.shape
         kept: dict[str, Tensor] = {}
         for rows in self._together(prompts):
-            for name, states in self.body.lower(prompts.rows(rows)).items():
+            with torch.autocast(prompts.tokens.device.type, torch.bfloat16) if self.half else nullcontext():
+                made = self.body.lower(prompts.rows(rows))
+            for name, states in made.items():
                 width = S if name == "states" else states.shape[1]
                 if name not in kept:
                     kept[name] = states.new_zeros(B, width, states.shape[2])

@@ -42,6 +42,15 @@ def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
+def multiplies_bf16(device: str) -> bool:
+    """Whether the hardware has instructions for bfloat16 products; without them they are slower than float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Absent in some versions of torch and on other processors: then the answer is no.
+    tests = (vars(torch.cpu).get(name) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return any(test() for test in tests if test is not None)
+
+
 class Linear(nn.Linear):
     """A layer whose weights are not written: torch would draw throw-away ones from its global generator.
 
