@@ -17,6 +17,11 @@ lower one of both lengths unless the name has a length:
   the same PPO with prompts one by one, a row for each candidate, and nothing shared;
 * `t5_ceiling_…`, `causal_ceiling_…`: the matrix products of scoring by themselves, same shapes, over scoring;
 * `peak_mib_packed`, `peak_mib_rows`: memory that a training step of 64 prompts of 256 tokens and 9 actions adds;
+* `trunk_ratio`: the distinct prompts of a rollout (1,280 steps of a go-to level with one distractor, three actions, one
+  observation) by a Llama of SmolLM2-135M's shape with random weights, adapters on its top quarter, each prompt in a row
+  of its own, over what prompts begin with alike once, and frozen layers in bfloat16 if the processor multiplies it;
+  `trunk_exact_ratio`: the same with all layers in float32; `trunk_argmax_equal`: how often both prefer the same action;
+* `real_steps_per_s`: steps a second of PPO with that model (two epochs), and `real_rss_mib` of its process;
 * `flan_small_fp32_per_s`, `flan_small_bf16_per_s`: prompts of 256 tokens that the shape of Flan-T5-small scores in a
   second of processor time, with random weights.
 """
@@ -27,20 +32,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import Qwen2Config, T5Config
+from transformers import LlamaConfig, Qwen2Config, T5Config
 
 from bkrl.agents.language import scorer as scoring
-from bkrl.agents.language.adapters import ENCODER, Training, prepare
+from bkrl.agents.language.adapters import ENCODER, LINEAR, Training, by_size, prepare
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.models import Kind, LanguageModel, Origin, drawn
-from bkrl.agents.language.packing import Prompts
+from bkrl.agents.language.packing import Prompts, forest
 from bkrl.agents.language.scorer import Scorer
 from bkrl.agents.language.vocabulary import make_tokenizer
 from bkrl.core.config import PPOConfig
@@ -309,6 +315,53 @@ def flan_small(rounds: int) -> dict[str, float]:
     return {f"flan_small_{name}_per_s": count / seconds for name, seconds in best(sides, rounds).items()}
 
 
+ROOM = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=1,actions=restricted"
+
+
+def smollm2(quick: bool) -> LanguageModel:
+    """A Llama of SmolLM2-135M's shape, or a small one."""
+    size = (64, 128, 4, 4, 2) if quick else (576, 1536, 30, 9, 3)
+    tokenizer = open_language_model("tiny-causal").tokenizer
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "max_position_embeddings": 2048}
+    config = LlamaConfig(vocab_size=49152, **dict(zip(names, size, strict=True)), **special)
+    return LanguageModel(drawn(config, "causal", 0), tokenizer, "causal", Origin("llama"), "P0")
+
+
+def trunk(quick: bool) -> dict[str, float]:
+    """`trunk_…` and `real_…`."""
+    settings = LanguageSettings(scoring.Scoring(normalise="token"), by_size(smollm2(quick)), observations=1)
+    if quick:
+        settings = replace(settings, training=Training("lora", 3, alpha=32, targets=LINEAR, half=True))
+    agent = LanguageAgent(smollm2(quick), ROOM, 1, settings)
+    envs, steps = (4, 4) if quick else (64, 20)
+    config = PPOConfig(num_envs=envs, num_steps=steps, num_minibatches=4, update_epochs=2)
+    ppo = PPO(make_vec(ROOM, envs), agent, [EnvReward()], config, total_steps=10**9)
+    began = time.process_time()
+    ppo.iterate()
+    figures = {"real_steps_per_s": envs * steps / (time.process_time() - began), "real_rss_mib": _most_memory()}
+    texts = agent.prompts(ppo.collector.views[:steps].flat())[0]
+    prompts, half = agent.scorer.prompts(texts), agent.scorer.half
+    said: dict[str, Tensor] = {}
+    body: Any = agent.scorer.body
+
+    def took(name: str, half: bool) -> float:
+        """Seconds of processor time."""
+        agent.scorer.half = half
+        began = time.process_time()
+        with torch.no_grad():
+            said[name] = agent.scorer(prompts, agent.scorer.lower(prompts)).logits
+        return time.process_time() - began
+
+    new, exact = took("new", half), took("exact", False)
+    body._trees = lambda prompts: forest(prompts, body.packed, 1)  # each prompt in a tree of its own
+    apart = took("apart", False)
+    assert torch.allclose(said["exact"], said["apart"], atol=1e-3)
+    equal = (said["new"].argmax(1) == said["apart"].argmax(1)).float().mean()
+    figures |= {"trunk_ratio": apart / new, "trunk_exact_ratio": apart / exact}
+    return figures | {"trunk_argmax_equal": float(equal), "trunk_prompts": float(len(texts))}
+
+
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
@@ -322,6 +375,7 @@ def main() -> None:
     count, steps, rounds = (4, 4, 1) if args.quick else (32, 40, args.rounds)
     results = scoring_ratios(count, rounds) | frozen_ratios(count, rounds)
     results |= ceilings(count, rounds) | training_ratio(args.quick)
+    results |= trunk(args.quick)
     results["distinct_ratio"] = distinct_ratio(steps, 1, max(1, rounds // 2))
     results["distinct_ratio_64"] = distinct_ratio(steps, steps // 2, max(1, rounds // 2))
     if not args.quick:

@@ -109,7 +109,7 @@ def test_a_forest_has_what_prompts_begin_with_alike_once_a_tree(most):
 def test_prompts_that_begin_alike_score_as_alone(name, most, monkeypatch):
     lm = model(name)
     scorer = Scorer(lm, NAMES, most_tokens=most)
-    monkeypatch.setattr(scorer.body.decoder.config, "hidden_size", most)  # the size of a tree
+    monkeypatch.setattr(lm.model.config, "hidden_size", most)  # so large are the trees
     wanted = torch.stack([torch.stack([one_by_one(lm, row, one) for one in scorer.candidates]) for row in ALIKE])
     torch.testing.assert_close(scorer(Prompts.of(ALIKE, lm.pad)).scores, wanted, rtol=1e-5, atol=1e-5)
     assert scorer.packed

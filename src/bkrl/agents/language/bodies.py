@@ -202,9 +202,9 @@ class Causal:
         )
 
     def _trees(self, prompts: Prompts) -> Forest:
-        # A token looks at N others, which costs as much as the products of a layer where N is six times the width.
+        # A token looks at all of its tree, which costs as much as a layer's products where that is six widths long.
         longest = int(prompts.lengths.max()) + len(self.packed.tokens)
-        return forest(prompts, self.packed, max(longest, self.decoder.config.hidden_size))
+        return forest(prompts, self.packed, max(longest, self.model.config.hidden_size))
 
     def _run(self, trees: Forest, fed: Mapping[str, Tensor]) -> Tensor:
         """(C N, D) states of the trees' tokens."""
