@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bkrl.core.errors import InputError, UsageError
+from bkrl.envs import env_spec
 from bkrl.envs.babyai.captions import caption
 from bkrl.envs.babyai.constants import ACTION_SETS, COLOR_NAMES, DOOR, LOCKED, TYPE_NAMES
 from bkrl.envs.babyai.french import french_mission
@@ -21,6 +22,7 @@ from bkrl.text.language import (
     french_actions,
     words,
 )
+from bkrl.text.wording import Wording
 
 ALL = frozenset(DEFECTS)
 VOCABULARY = ["a", "an", "the", "ball", "box", "balls", "boxball", "red", "reddish", "key", "monkey", "open", "go"]
@@ -190,6 +192,11 @@ def test_actions_in_french():
     assert len(ACTIONS_FR) == 12
     with pytest.raises(UsageError, match="Did you mean 'turn left'"):
         french_actions(["turn lft"])
+
+
+def test_only_babyai_turns_left():
+    names = [Wording().of(env_spec(env)).action_names[:2] for env in ("BabyAI-GoToLocal-v0", "Toy-Chain")]
+    assert names == [("turn left", "turn right"), ("left", "right")]
 
 
 def test_words_are_named():

@@ -122,8 +122,9 @@ class Worded:
         return self.words(mission) if self._each else mission
 
     def _names(self, env_spec: EnvSpec) -> tuple[str, ...]:
+        said = _SAID if env_spec.family == "babyai" else {}  # left may be a step elsewhere, and no turn
         names: Sequence[str] = self.wording.actions or [
-            _SAID.get(name, name.replace("_", " ")) for name in env_spec.action_names
+            said.get(name, name.replace("_", " ")) for name in env_spec.action_names
         ]
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
         if isinstance(names, str):
