@@ -122,10 +122,9 @@ class Worded:
         return self.words(mission) if self._each else mission
 
     def _names(self, env_spec: EnvSpec) -> tuple[str, ...]:
-        said = _SAID if env_spec.family == "babyai" else {}  # left may be a step elsewhere, and no turn
-        names: Sequence[str] = self.wording.actions or [
-            said.get(name, name.replace("_", " ")) for name in env_spec.action_names
-        ]
+        said = _SAID if env_spec.family == "babyai" else {}  # elsewhere left may be a step, and no turn
+        plain = [said.get(name, name.replace("_", " ")) for name in env_spec.action_names]
+        names: Sequence[str] = self.wording.actions or plain
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
         if isinstance(names, str):
             raise UsageError(f"There are no names of actions '{names}'. There are: {', '.join(ACTION_SETS)}.")
