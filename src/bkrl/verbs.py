@@ -1,7 +1,5 @@
 """The verbs of the command line, each with the class of its settings."""
 
-from __future__ import annotations
-
 from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig, ReproduceConfig, SweepConfig
 from bkrl.labelers.config import EvolveConfig, LabelConfig
 from bkrl.methods import TrainRsConfig

@@ -12,7 +12,7 @@ from bkrl.agents.build import new_agent, take_weights, teach
 from bkrl.agents.networks import build_network
 from bkrl.agents.networks.film import Norm
 from bkrl.agents.networks.memory import by_torch, remember
-from bkrl.agents.networks.missions import Vocabulary, _Things, added_words, distinct, things_by_torch
+from bkrl.agents.networks.missions import WordTable, _Things, added_words, distinct, things_by_torch
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.views import Views
 from bkrl.envs import make_vec
@@ -32,19 +32,19 @@ def random_views(count: int, seed: int = 0) -> np.ndarray:
 
 
 def test_words_are_numbered_by_the_alphabet_and_found_again_after_loading() -> None:
-    words = Vocabulary(20)
+    words = WordTable(20)
     assert words.add(MISSIONS) == []
     assert words.known.numbers == {
         word: n for n, word in enumerate(sorted({w for m in MISSIONS for w in words_of(m)}), 2)
     }
-    again = Vocabulary(20)
+    again = WordTable(20)
     again.tokens(np.array(MISSIONS, object))  # what is kept of an earlier vocabulary is forgotten
     again.load_state_dict(words.state_dict())
     assert (again.tokens(np.array(MISSIONS, object)) == words.tokens(np.array(MISSIONS, object))).all()
 
 
 def test_words_without_a_number_count_as_one_and_are_named() -> None:
-    words = Vocabulary(7)
+    words = WordTable(7)
     words.add(["go to the ball"])
     rows = words.tokens(np.array(["go to the dax", "go to the wug", "the ball", ""], object))
     assert rows.tolist() == [[3, 5, 4, 1], [3, 5, 4, 1], [4, 2, 0, 0], [0, 0, 0, 0]]
@@ -61,7 +61,7 @@ def test_the_vocabulary_of_an_env_does_not_depend_on_training() -> None:
 
 def test_the_order_of_words_counts() -> None:
     """With one-hot embeddings: "red" is there once in both missions, at 2/7 of the one and at 6/7 of the other."""
-    words = Vocabulary(20)
+    words = WordTable(20)
     missions = ["the red box and the blue ball", "the blue box and the red ball", "red ball"]
     words.add(missions)
     counts, places = added_words(torch.from_numpy(words.tokens(np.array(missions, object))).long(), torch.eye(20))
@@ -72,7 +72,7 @@ def test_the_order_of_words_counts() -> None:
 
 
 def test_distinct_missions_are_told_apart_once() -> None:
-    words = Vocabulary(20)
+    words = WordTable(20)
     words.add(MISSIONS)
     tokens = torch.from_numpy(words.tokens(np.array(MISSIONS, object)))
     rows, which = distinct(tokens)

@@ -122,8 +122,6 @@ def test_published_defects_come_back_by_their_names():
         "value.4", "advantage.4",
     }  # fmt: skip
     assert all(one.requires_grad for one in undone.module.parameters())
-    with pytest.raises(UsageError, match="no weights to be lost"):
-        learner(compat="e4")
 
 
 def test_it_needs_pictures_and_deeds():

@@ -19,7 +19,6 @@ from bkrl.agents.build import new_agent
 from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
-from bkrl.core.files import sha256, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.windows import Reads
 from bkrl.envs import make_vec
@@ -400,17 +399,6 @@ def test_other_threads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-@pytest.mark.parametrize(("recorded", "told"), [("cpu, fp32", False), ("cpu, fp32, compiled", True)])
-def test_earlier_checkpoints_do_not_say_how_many_threads_there_were(tmp_path: Path, recorded: str, told: bool) -> None:
-    go(tmp_path / "run", 448)
-    found = Checkpoints(tmp_path / "run" / "checkpoints")
-    newest = found.newest()
-    found.save(newest.step, newest.tensors, newest.facts | {"hardware": recorded})
-    _, said = go(tmp_path / "run")
-    assert any("last digits" in sentence for sentence in said) == told
-    assert "exactly where it was" in said[-1]
-
-
 def test_generators_of_another_kind_of_device_begin_anew() -> None:
     """The state of a GPU's generator means nothing to a processor's, and the other way round."""
     tensors, counters, _ = make().state()
@@ -523,30 +511,3 @@ def json_of(raw: bytes | bytearray) -> object:
         return json.loads(raw)
     except ValueError:
         return None
-
-
-def test_checkpoints_without_hashes_of_metrics_and_files_go_on(tmp_path: Path) -> None:
-    """Those of earlier commits: the best one's name stood in best.json."""
-    whole, _ = go(tmp_path / "whole")
-    go(tmp_path / "run", 448)
-    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
-    newest = checkpoints.newest()
-    facts = {key: value for key, value in newest.facts.items() if key != "metrics_sha256"}
-    counters = {key: value for key, value in facts["counters"].items() if key != "ignorant_loss"}
-    known = {"ignorant_loss": 7.0}  # stood with the progress
-    facts["counters"] = counters
-    facts["progress"] = {key: value for key, value in facts["progress"].items() if key != "files"} | known
-    checkpoints.save(newest.step, newest.tensors, facts)
-    for state in checkpoints.folder.glob("*/state.json"):
-        document = json.loads(state.read_text())
-        del document["best"]
-        state.write_text(to_json(document))
-        manifest = json.loads((state.parent / "manifest.json").read_text())
-        manifest["files"]["state.json"] = {"bytes": state.stat().st_size, "sha256": sha256(state)}
-        (state.parent / "manifest.json").write_text(to_json(manifest))
-    ppo, said = go(tmp_path / "run")
-    assert len(said) == 1
-    assert "exactly where it was" in said[0]
-    assert ppo.ignorant_loss == 7.0
-    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))

@@ -151,7 +151,7 @@ def test_the_policy_learns_from_its_teacher_while_the_critic_is_first() -> None:
     config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1, ent_coef=0.0)
     ppo = PPO(
         make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
-        teacher=BotAgent.of(ENV), auxiliaries=[Imitation(1.0, 10**6)],
+        teacher=BotAgent.of(ENV), imitation=Imitation(1.0, 10**6),
     )  # fmt: skip
     before = [parameter.detach().clone() for parameter in ppo.parameters]
     figures = ppo.iterate()

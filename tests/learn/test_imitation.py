@@ -31,13 +31,13 @@ def learner(teacher: Any, weight: float = 0.5, until: int = 512, env: str = ENV,
     config = CONFIG if not changes else PPOConfig(**{**CONFIG.__dict__, **changes})
     return PPO(
         envs, agent, [EnvReward()], config, total_steps=10**6, seed=1,
-        teacher=teacher, auxiliaries=[Imitation(weight, until)],
+        teacher=teacher, imitation=Imitation(weight, until),
     )  # fmt: skip
 
 
 def test_the_loss_is_the_divergence_from_the_teacher_and_its_weight_falls() -> None:
     ppo = learner(BotAgent.of(ENV))
-    imitation: Any = ppo.auxiliaries[0]
+    imitation: Any = ppo.imitation
     ppo.iterate()
     assert imitation.now == 0.5
     imitation.begin(ppo.collector)

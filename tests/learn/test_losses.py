@@ -7,19 +7,19 @@ from itertools import product
 import pytest
 import torch
 
-from bkrl.learn.losses import Taken, Weights, by_torch, losses
+from bkrl.learn.losses import StepBatch, Weights, by_torch, losses
 
 S, B, A, K = 90, 40, 5, 2
 
 
-def given(spread: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, Taken, torch.Tensor]:
+def given(spread: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, StepBatch, torch.Tensor]:
     """Logits and values that have moved since the steps were taken, some further than the clip allows."""
     torch.manual_seed(0)
     actions, mb = torch.randint(A, (S,)), torch.randperm(S)[:B]
     before, logits = torch.randn(S, A).log_softmax(-1), torch.empty(B, A)
     logits[:] = before[mb] + 0.3 * spread * torch.randn(B, A) + torch.randn(B, 1)
     logits[0] = before[mb[0]]  # a ratio of 1
-    taken = Taken(
+    taken = StepBatch(
         actions, before.gather(1, actions[:, None])[:, 0], torch.randn(S), torch.randn(S, K), torch.randn(S, K)
     )
     return logits, taken.values[mb] + 0.3 * spread * torch.randn(B, K), taken, mb

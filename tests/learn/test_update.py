@@ -375,5 +375,5 @@ def test_the_published_value_loss_is_not_computed_in_parts():
     envs = make_vec("Toy-Grid", 4)
     agent = new_agent("compact", envs, "symbolic", 1, 0)
     parts = replace(CONFIG, accumulate=2)
-    with pytest.raises(UsageError, match="--compat g7 .* leave out --accumulate and torchrun"):
+    with pytest.raises(UsageError, match="--compat g7 .* leave out --accumulate"):
         PPO(envs, agent, [EnvReward()], parts, total_steps=1, broadcast_values=True)

@@ -16,8 +16,8 @@ from bkrl.labelers.preferences import pair_prompt
 from bkrl.llm import open_backend
 from bkrl.llm.protocol import Fault, Message, Request
 from bkrl.llm.rules import answer, babyai, crafter
-from bkrl.llm.rules.babyai import Thing
-from bkrl.llm.rules.segment import Segment
+from bkrl.llm.rules.babyai import SeenThing
+from bkrl.llm.rules.segment import ReadSegment
 
 BABYAI = EnvCard("BabyAI-X", "babyai", ("left", "right", "forward", "pickup", "drop", "toggle", "done"))
 CRAFTER = EnvCard("Crafter-X", "crafter", ("noop", "move_left", "do"))
@@ -89,11 +89,11 @@ def test_babyai_captions_are_understood() -> None:
     )
     assert view.carries == "red key"
     assert view.walls == (("forward", 3), ("left", 2))
-    assert view.things[0] == Thing("door", "red", "open", -1, 2)
-    assert view.things[1] == Thing("box", "grey", "", 4, 0)
+    assert view.things[0] == SeenThing("door", "red", "open", -1, 2)
+    assert view.things[1] == SeenThing("box", "grey", "", 4, 0)
     assert view.front == "lava"
-    assert Thing("ball", "red", "", 0, 1).cost == 0
-    assert Thing("ball", "red", "", -2, 3).cost == 5
+    assert SeenThing("ball", "red", "", 0, 1).cost == 0
+    assert SeenThing("ball", "red", "", -2, 3).cost == 5
     assert babyai.understand("You see nothing.").closeness() == 0.0
 
 
@@ -273,7 +273,7 @@ NAMED, ANY = "open the yellow door", "open the door"
     ],
 )
 def test_a_locked_door_begins_with_its_key(mission: str, better: tuple[str, ...], worse: tuple[str, ...]) -> None:
-    scores = [babyai.judge(Segment((one[0], one[2]), (one[1],), mission))[0] for one in (better, worse)]
+    scores = [babyai.judge(ReadSegment((one[0], one[2]), (one[1],), mission))[0] for one in (better, worse)]
     assert scores[0] > scores[1]
 
 

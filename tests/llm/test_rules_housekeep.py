@@ -18,7 +18,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.protocol import Fault
 from bkrl.llm.rules import answer, belongings, housekeep, tidying
 from bkrl.llm.rules.belongings import ROOMS, belongs, kinds_of
-from bkrl.llm.rules.segment import Segment
+from bkrl.llm.rules.segment import ReadSegment
 from bkrl.llm.votes import HONESTY, knowledge
 from bkrl.sandbox.check import check_program
 
@@ -63,18 +63,18 @@ def test_carrying_things_where_they_belong_is_better():
     held = "You hold the fork. You see the kitchen bottom cabinet, the kitchen fridge."
     home = "The fork is on the kitchen bottom cabinet. You see the kitchen bottom cabinet."
     wrong = "The fork is on the kitchen fridge. You see the kitchen fridge."
-    good, why = housekeep.judge(Segment((away, held, home), ("grab or release",) * 2))
-    bad, _ = housekeep.judge(Segment((away, held, wrong), ("grab or release",) * 2))
-    idle, _ = housekeep.judge(Segment((away, away, away), ("turn left",) * 2))
-    harm, _ = housekeep.judge(Segment((home, held, held), ("grab or release",) * 2))
+    good, why = housekeep.judge(ReadSegment((away, held, home), ("grab or release",) * 2))
+    bad, _ = housekeep.judge(ReadSegment((away, held, wrong), ("grab or release",) * 2))
+    idle, _ = housekeep.judge(ReadSegment((away, away, away), ("turn left",) * 2))
+    harm, _ = housekeep.judge(ReadSegment((home, held, held), ("grab or release",) * 2))
     assert good > idle > harm
     assert good > bad
     assert "puts the fork on the kitchen bottom cabinet, where it belongs" in why
-    assert housekeep.goals(Segment((away,), ())) == ["pick up the fork"]
-    assert housekeep.goals(Segment((held,), ())) == ["put the fork on the kitchen bottom cabinet"]
-    assert housekeep.goals(Segment((home,), ())) == ["look for things that are out of place"]
+    assert housekeep.goals(ReadSegment((away,), ())) == ["pick up the fork"]
+    assert housekeep.goals(ReadSegment((held,), ())) == ["put the fork on the kitchen bottom cabinet"]
+    assert housekeep.goals(ReadSegment((home,), ())) == ["look for things that are out of place"]
     with pytest.raises(Fault, match="does not understand the caption"):
-        housekeep.judge(Segment(("Hello.", "Hello."), ("turn left",)))
+        housekeep.judge(ReadSegment(("Hello.", "Hello."), ("turn left",)))
 
 
 def test_captions_of_the_env_are_understood():
@@ -143,9 +143,9 @@ def test_the_votes_annotator_answers_by_the_votes_alone():
     thing, place = pairs[0]
     held = f"You hold the {thing}. You see the {place}."
     home = f"The {thing} is on the {place}. You see the {place}."
-    segment = Segment((held, home), ("grab or release",))
+    segment = ReadSegment((held, home), ("grab or release",))
     assert known["Housekeep"].judge(segment)[0] > 1.0 > housekeep.judge(segment)[0]
-    assert known["Housekeep"].goals(Segment((held,), ())) == [f"put the {thing} on the {place}"]
+    assert known["Housekeep"].goals(ReadSegment((held,), ())) == [f"put the {thing} on the {place}"]
 
 
 def test_the_votes_annotator_says_what_it_is_and_knows_no_other_env():

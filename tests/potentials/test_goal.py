@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.windows import Windows
@@ -14,7 +13,7 @@ from bkrl.potentials.goal import GoalIndex, GoalRaw, load
 from bkrl.potentials.goal.kind import build_index, calibrate
 from bkrl.potentials.goal.texts import Texts, action_clause, clauses, on_grid
 from bkrl.runs.samples import SAMPLES
-from bkrl.text.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, scrambled, words
+from bkrl.text.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from tests.envs.test_crafter_captions import drawn, played
 
 COLOURS = ("red", "green", "blue", "purple")
@@ -218,17 +217,6 @@ def test_a_transformers_encoder_by_path(tmp_path, monkeypatch):
     np.testing.assert_array_equal(encoder(["green ball", "red ball"])[1], vectors[0])
     assert not calls
     assert fit_encoder(f"hf:{tmp_path}") is encoder
-
-
-def test_a_scrambled_encoder_is_another_one_and_comes_back(tmp_path):
-    tiny_encoder(tmp_path)
-    lost, whole = scrambled(f"hf:{tmp_path}"), fit_encoder(f"hf:{tmp_path}")
-    texts = ["red ball", "green ball"]
-    assert np.abs(lost(texts) - whole(texts)).max() > 0.01
-    np.testing.assert_array_equal(open_encoder(lost.settings())(texts), lost(texts))
-    dense = lost._model.encoder.layer[0].output.dense
-    torch.testing.assert_close(dense.weight @ dense.weight.T, torch.eye(16), atol=1e-5, rtol=0)
-    assert not dense.bias.any()
 
 
 def test_an_encoder_by_name_is_taken_from_this_machine_alone(tmp_path, monkeypatch):

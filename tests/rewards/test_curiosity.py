@@ -209,23 +209,6 @@ def test_particles_pay_by_the_definition_and_are_the_newest_at_even_distances() 
         older = joined[chosen]
 
 
-def test_published_defects_do_what_they_say() -> None:
-    views = np.random.default_rng(0).integers(0, 99, (41, 3, *SHAPE)).astype(np.uint8)
-    own, none = (Particles(SHAPE, 60, 1, with_itself).add(views[0]) for with_itself in (False, True))
-    assert (own >= 0).all()
-    assert (none == -1).all()
-    points = torch.from_numpy(views[0].astype(np.float64))
-    assert nearest(points, points, own, 1).min() > 1
-    assert nearest(points, points, none, 1).max() < 1e-3  # its nearest neighbour is itself
-    model = ICM(SHAPE, 3, num_actions=4, by_number=True, seed=1)
-    record = walk(0)
-    model.raw(record)
-    here, there = (model.model.encoder(one) for one in (model._before, model._after))
-    guess = np.tanh(model.model.inverse(torch.cat([here, there], 1)).detach().numpy()[:, 0])
-    expected = np.abs(guess - record.actions.ravel()).mean()
-    assert model.model.losses(model._before, model._actions, model._after)[0].item() == pytest.approx(expected)
-
-
 def test_what_lies_apart_is_newer_in_both_kinds_of_features() -> None:
     views = np.random.default_rng(0).integers(0, 2, (41, 3, *SHAPE)).astype(np.uint8)
     views[20, 1] = 250

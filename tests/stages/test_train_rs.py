@@ -33,7 +33,7 @@ from bkrl.potentials.protocol import Artefact, Scale
 from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
 from bkrl.rewards import rnd
-from bkrl.rewards.bonus import MOST_OWED
+from bkrl.rewards.bonus import MAX_DEBT
 from bkrl.runs.record import Run
 from bkrl.stages.train_rs import run
 from tests.stages.interrupted import the_same_when_killed
@@ -403,7 +403,7 @@ def test_the_invariant_bonus_stays_finite_under_a_small_discount(tmp_path: Path)
     pbim = settings(tmp_path / "run", alg="bk-code", potential=rm, shaping="pbim", steps=4_000, ppo=short)
     result = run(pbim, Reporter())
     largest = [row["shaping/reward_max_abs"] for row in rows(result.path, "shaping/reward_max_abs")]
-    assert 1e6 < max(largest) <= MOST_OWED
+    assert 1e6 < max(largest) <= MAX_DEBT
 
 
 def test_the_file_that_weights_come_from_is_recorded(tmp_path: Path) -> None:

@@ -111,17 +111,6 @@ def test_datasets_are_crossed_with_draws_of_labels_and_seeds(tmp_path):
     assert trained["bk-goal-d9-l5-s2"].seed == 2
 
 
-def test_several_datasets_may_be_collected_in_shards_and_labelled_once_each(tmp_path):
-    found = study(SECTION + 'algs = ["bk-pref"]\ncollect_seeds = [8, 9]\ncollect_shards = 2\n', tmp_path)
-    assert [c.run_dir.name for c in found.preparation] == [
-        "data-d8-shard1", "data-d8-shard2", "data-d8", "data-d9-shard1", "data-d9-shard2", "data-d9",
-        "label-pref-d8", "rm-pref-d8", "label-pref-d9", "rm-pref-d9",
-    ]  # fmt: skip
-    shards = [c.config.seed for c in found.preparation if "shard" in c.run_dir.name]
-    assert len(set(shards)) == 4
-    assert {c.run_dir.name for c in found.training} == {f"bk-pref-d{d}-s{s}" for d in (8, 9) for s in (1, 2)}
-
-
 def test_constant_advice_is_an_entry_like_any_control(tmp_path):
     trained = study(SECTION + 'algs = ["bk-pref:constant", "bk-pref:zero"]\n', tmp_path).training
     assert {c.run_dir.name: (c.config.potential.name, c.config.shaping) for c in trained if c.config.seed == 1} == {
@@ -175,46 +164,6 @@ evaluate = { episodes = 3 }
     assert [c.config.episodes for c in found.evaluation if c.run_dir.parent.name == "key"] == [3, 3]
 
 
-SHARED = (
-    SECTION
-    + """
-algs = ["bk-pref"]
-collect = { env = "A", steps = 100, checkpoints = 3, episodes_per_checkpoint = 8, seed = 5, ppo = { gamma = 0.5 } }
-"""
-)
-
-
-def test_a_collection_in_shards_is_shared_among_explorers_and_joined(tmp_path):
-    found, root = study(SHARED + "collect_shards = 3\n", tmp_path), tmp_path / "w"
-    *explorers, merge, label, rm = found.preparation
-    assert [c.stage for c in explorers] == ["collect"] * 3
-    assert [c.run_dir for c in explorers] == [root / f"data-shard{n}" for n in (1, 2, 3)]
-    shared = [(c.config.steps, c.config.checkpoints, c.config.episodes_per_checkpoint) for c in explorers]
-    assert shared == [(34, 3, 3), (34, 3, 3), (34, 3, 2)]
-    assert {(c.config.env, c.config.ppo.gamma) for c in explorers} == {("A", 0.5)}
-    assert (merge.stage, merge.run_dir) == ("data_merge", root / "data")
-    assert label.config.dataset == rm.config.dataset == merge.run_dir
-    assert needs(found.cells)[merge.run_dir] == [c.run_dir for c in explorers]
-    assert needs(found.cells)[label.run_dir] == [merge.run_dir]
-    assert (
-        shell.command(merge) == f"bkrl data merge {' '.join(str(c.run_dir) for c in explorers)} --out {root / 'data'}"
-    )
-
-
-def test_explorers_have_seeds_of_their_own_which_their_number_does_not_change(tmp_path):
-    def seeds(text):
-        return [c.config.seed for c in study(text, tmp_path).preparation if c.stage == "collect"]
-
-    two, four = (seeds(SHARED + f"collect_shards = {n}\n") for n in (2, 4))
-    assert four[:2] == two
-    other = seeds(SHARED.replace("seed = 5", "seed = 6") + "collect_shards = 4\n")
-    assert len({*four, *other, 1, 2, 5, 6}) == 12
-
-
-def test_one_explorer_is_no_shard(tmp_path):
-    assert study(SHARED + "collect_shards = 1\n", tmp_path) == study(SHARED, tmp_path)
-
-
 def test_an_env_of_plain_ppo_needs_no_dataset(tmp_path):
     assert study(SECTION + 'algs = ["ppo"]\n', tmp_path).preparation == []
 
@@ -240,8 +189,7 @@ def test_an_env_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\nlabel_seeds = [1, 1]', "'1' stands twice in label_seeds"),
         ('algs = ["ppo"]\ncollect_seeds = 2', "collect_seeds must be a list of seeds"),
         ('algs = ["ppo"]\nlabel_seeds = 2', "list of seeds"),
-        ('algs = ["bk-pref"]\ncollect_shards = 0', "collect_shards must be a number of parts, not 0"),
-        ('algs = ["bk-pref"]\ncollect_shards = 41', "collect_shards = 41 share the 40 episodes_per_checkpoint of w"),
+        ('algs = ["bk-pref"]\ncollect_shards = 2', "leave collect_shards out"),
         ('algs = ["bk-pref"]\nlabel_shards = 2', "leave label_shards out"),
         ('algs = ["ppo"]\ntrain_rs = 3', "Settings are a table"),
         ('algs = ["ppo"]\n[[world]]\nname = "v"', "The section v needs algs"),

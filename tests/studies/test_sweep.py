@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bkrl.cli import main as cli
@@ -23,18 +22,17 @@ from bkrl.cli.main import run_command
 from bkrl.core.config import ReportConfig, SweepConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Line, Reporter
-from bkrl.data.writer import DatasetWriter
 from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import clocks, sweep
-from bkrl.studies.cells import chosen, name_of, state_of
+from bkrl.studies.cells import chosen, name_of
 from bkrl.studies.executors import shell
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import load_study, plan, presets
 from tests.commands import Started, bkrl
-from tests.studies.toy_study import SHARED, TOY, contents, toy
+from tests.studies.toy_study import TOY, contents, toy
 
 OUT = Path("out")  # relative, because some results name the runs that they were made from
 
@@ -282,65 +280,6 @@ def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
     data = tmp_path / "moved" / "chain" / "data" / "manifest.json"
     data.write_text(data.read_text() + " ")
     assert "chain/label-pref" in do(tmp_path, monkeypatch, only="*/eval-bk*", out=tmp_path / "moved")[0].failed
-
-
-def test_a_dataset_that_was_joined_and_moved_is_done_and_one_of_other_shards_is_not(tmp_path):
-    def cells(out, text=SHARED):
-        return plan(tomllib.loads(text), tmp_path / out).cells
-
-    *explorers, merge = cells("out")[:3]
-    for number, cell in enumerate(explorers):
-        run = Run.create(cell.run_dir, stage="collect", config=cell.config)
-        writer = DatasetWriter(run, env_id=cell.config.env, obs_shape=(1,), action_names=("a",))
-        writer.add_episode(
-            np.zeros((2, 1), np.uint8), np.zeros(1, int), np.zeros(1), ["", ""],
-            mission="", terminated=True, truncated=False, success=True, seed=number, checkpoint_step=0,
-        )  # fmt: skip
-        writer.close()
-        run.finish(writer.outputs)
-    assert state_of(merge) == ""
-    assert work(merge, tmp_path / "log") == ""
-    assert state_of(merge) == "done"
-    (tmp_path / "out").rename(tmp_path / "moved")
-    assert state_of(cells("moved")[2]) == "done"
-    more, one = (SHARED.replace("collect_shards = 2", f"collect_shards = {n}") for n in (3, 1))
-    assert "differs in datasets" in state_of(cells("moved", more)[3])
-    assert "holds a run that differs in" in state_of(cells("moved", one)[0])
-    (explorers[0].run_dir.parents[2] / "moved" / "chain" / "data-shard1" / "manifest.json").write_text("{}")
-    assert "made again since" in state_of(cells("moved")[2])
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """What a sweep makes of the study in shards, without disturbance."""
-    tmp_path = tmp_path_factory.mktemp("shared")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        outcome, _ = do(tmp_path, monkeypatch, SHARED, only="*/label-pref")
-    assert len(outcome.done) == 4
-    return contents(tmp_path / "out")
-
-
-def test_a_killed_sweep_of_shards_ends_in_the_same_bytes(tmp_path, shared):
-    command = ["sweep", toy(tmp_path, SHARED), "--out", OUT, "--only", "*/label-pref", "--jobs", 2]
-    first = Started(command, tmp_path)
-    first.wait_for("chain/*/steps/*", tmp_path / "out")
-    first.send_signal(signal.SIGKILL)
-    first.gone()
-    assert not (tmp_path / "out" / "chain" / "label-pref" / "manifest.json").exists()
-    bkrl(*command, cwd=tmp_path)
-    assert contents(tmp_path / "out") == shared
-
-
-def test_the_printed_commands_of_shards_make_the_same(tmp_path, shared):
-    """Each by itself; that bash can read them is tested with fewer, below."""
-    printed = bkrl("sweep", toy(tmp_path, SHARED), "--out", OUT, "--only", "*/label-pref", "--executor", "print").stdout
-    assert "step 3 of 3" in printed
-    words = [shlex.split(line, comments=True) for line in printed.splitlines()]
-    commands = [line for line in words if line[:1] == ["bkrl"]]
-    assert len(commands) == 4
-    for _, *line in commands:
-        bkrl(*line, cwd=tmp_path)
-    assert contents(tmp_path / "out") == shared
 
 
 def test_a_bug_in_one_cell_is_told_and_does_not_end_the_others(tmp_path, monkeypatch):

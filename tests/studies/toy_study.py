@@ -37,27 +37,6 @@ episodes = 4
 gifs = 0
 """
 
-SHARED = """
-title = "shared"
-[[world]]
-name = "chain"
-algs = ["bk-pref"]
-seeds = [1]
-collect_shards = 2
-
-[world.collect]
-env = "BabyAI-Text-GoToLocal-RedBall-S20"
-steps = 512
-checkpoints = 2
-episodes_per_checkpoint = 5
-ppo = { num_envs = 8, num_steps = 32 }
-
-[world.label]
-num = 40
-length = 2
-"""
-"""Everything that can be shared out, in an env whose captions the rules annotator reads."""
-
 
 def toy(tmp_path, text=TOY):
     path = tmp_path / "toy.toml"

@@ -1,4 +1,4 @@
-"""Other words: substitutions, French, and what the published code made of both."""
+"""Other words: substitutions and French."""
 
 import re
 
@@ -16,7 +16,6 @@ from bkrl.envs.babyai.constants import ACTION_SETS, COLOR_NAMES, DOOR, LOCKED, T
 from bkrl.envs.babyai.french import french_mission
 from bkrl.text.language import (
     ACTIONS_FR,
-    DEFECTS,
     WORDS,
     Substitution,
     french_actions,
@@ -24,7 +23,6 @@ from bkrl.text.language import (
 )
 from bkrl.text.wording import Wording
 
-ALL = frozenset(DEFECTS)
 VOCABULARY = ["a", "an", "the", "ball", "box", "balls", "boxball", "red", "reddish", "key", "monkey", "open", "go"]
 SENTENCES = st.lists(st.sampled_from(VOCABULARY), max_size=12).map(" ".join)
 
@@ -32,7 +30,6 @@ SENTENCES = st.lists(st.sampled_from(VOCABULARY), max_size=12).map(" ".join)
 def test_words_are_replaced_whole_and_together():
     swap = Substitution({"ball": "box", "box": "ball"})
     assert swap("put the ball next to a box, boxball, balls") == "put the box next to a ball, boxball, balls"
-    assert swap.published("a ball and a box") == "a ball and a ball"
 
 
 @given(SENTENCES)
@@ -72,16 +69,6 @@ def test_no_other_word_changes(text, name):
 )
 def test_the_published_conditions(name, language, text, expected):
     assert Substitution(words(name, language), language)(text) == (text if expected is None else expected)
-
-
-def test_published_replacement_is_naive():
-    assert Substitution(words("colors", "fr", ALL), "fr").published("une clef grise") == "une clef argente"
-    locked = "une porte rouge fermée à clef"
-    assert Substitution(words("nouns", "fr", ALL), "fr").published(locked) == "une porte rouge fermée à chaise"
-    assert words("colors", "fr", ALL)["rouge"] == "vermilion"
-    assert words("invented-words", "fr", ALL)["grise"] == "sil"
-    assert "vert" not in words("colors", "fr", ALL)
-    assert words("colors", "en", ALL) == words("colors")
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -163,22 +150,6 @@ def test_missions_of_a_real_level_have_no_english_left():
         assert not english & set(re.findall(r"\w+", french_mission(env.mission)))
 
 
-@pytest.mark.parametrize(
-    ("mission", "published"),
-    [
-        ("go to the red ball", "aller à une balle rouge"),
-        ("go to the red key", "aller à la clef rouge"),
-        ("go to the purple box", "aller à la boîte violette"),
-        ("pick up the yellow key", "aller à la clef jaune"),
-        ("open the red door", "aller à la  rouge"),
-        ("open the door", "aller à la  "),
-        ("put the key next to the red box", "aller à la clef rouge"),
-    ],
-)
-def test_published_french_missions(mission, published):
-    assert french_mission(mission, ALL) == published
-
-
 def test_a_mission_of_another_env_has_no_french():
     with pytest.raises(InputError, match="is no mission of BabyAI"):
         french_mission("get to the green goal square")
@@ -188,7 +159,6 @@ def test_actions_in_french():
     assert french_actions(ACTION_SETS["canonical"])[:3] == ("tourner à gauche", "tourner à droite", "aller tout droit")
     assert french_actions(ACTION_SETS["augmented"])[6:] == ("dormir", "ne rien faire", "penser")
     assert french_actions(["dance"]) == ("danser",)
-    assert french_actions(["dance"], ALL) == ("dancer",)
     assert len(ACTIONS_FR) == 12
     with pytest.raises(UsageError, match="Did you mean 'turn left'"):
         french_actions(["turn lft"])

@@ -13,7 +13,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.views import Views
 from bkrl.envs import env_spec
 from bkrl.envs.babyai.constants import ACTION_SETS
-from bkrl.text.language import DEFECTS, french_actions
+from bkrl.text.language import french_actions
 from bkrl.text.policy_prompts import FRENCH, balrog, glam, lamorel, prompts
 from bkrl.text.wording import Wording
 
@@ -21,7 +21,6 @@ ACTIONS = ACTION_SETS["restricted"]
 FIRST = ("You see a wall 3 steps forward", "You see a purple ball 3 steps left")
 SECOND = ("You carry a grey key",)
 HEAD = "Possible action of the agent: turn left, turn right, go forward \n Goal of the agent: go to the purple ball"
-ALL = frozenset(DEFECTS)
 
 
 def objects(*values):
@@ -119,18 +118,6 @@ def test_equal_prompts_are_made_once():
     ]
 
 
-def test_the_published_words_are_replaced_in_the_whole_prompt():
-    swap = {"agent": "robot", "left": "aside", "ball": "box", "box": "ball"}
-    seen = ("You see a purple ball 3 steps left.",)
-    everywhere = one(glam, history(seen), "put the ball next to a box", words=swap, compat=ALL)
-    assert everywhere == (
-        "Possible action of the robot: turn aside, turn right, go forward \n Goal of the robot: put the ball next to a "
-        "ball \n Observation 0: You see a purple ball 3 steps aside, \n Action 0: "
-    )
-    turns = one(balrog, history(seen), words=swap, compat=ALL)
-    assert "a purple ball 3 steps aside" in turns[-1][1]
-
-
 def test_everything_in_french():
     seen = ("Tu portes une boîte grise.", "Tu vois une porte bleue fermée à clef 1 pas devant.")
     mission = "open the blue door after you pick up the box"
@@ -146,9 +133,6 @@ def test_everything_in_french():
         "une porte bleue fermée à clef 1 pas devant",
     ]
     assert "Ton but : aller à une balle." in chat[0][1]
-    assert " \n But de l'agent: aller à une balle  \n" in one(
-        glam, history(seen), "go to a ball", language="fr", compat=ALL
-    )
     with pytest.raises(InputError, match="is no mission of BabyAI"):
         one(glam, history(seen), "place a table", language="fr")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent, words_of
 from bkrl.agents.networks import ActorCritic, of_spec
-from bkrl.agents.networks.missions import Vocabulary
+from bkrl.agents.networks.missions import WordTable
 from bkrl.agents.protocol import Inputs, State
 from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
@@ -45,7 +45,7 @@ class Advice(nn.Module):
         return bool(self.scale.isinf())
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> WordTable | None:
         """The words of missions that it knows; None if it reads none."""
         mission: Any = dict(self.network.named_children()).get("mission")
         return None if mission is None else mission.vocabulary
@@ -129,7 +129,6 @@ class AdvisedAgent(NetworkAgent):
 
     @property
     def num_actions(self) -> int:
-        """The base's."""
         return self.base.num_actions
 
     @classmethod
@@ -140,25 +139,20 @@ class AdvisedAgent(NetworkAgent):
         return cls(base, advice, both["weight"], both["until"])
 
     def at_step(self, step: int) -> None:
-        """Let β fall to what it is after `step` environment steps."""
         self.now = self.weight * max(0.0, 1.0 - step / self.until)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Those of the base: the advice is not trained."""
         return self.base.groups()
 
     def prepare(self, device: torch.device, compile: bool) -> None:
-        """The advice is moved, and not compiled: it is asked for once in an update."""
         self.base.prepare(device, compile)
         self.module.to(device)
         self.device = device
 
     def begin(self, num_envs: int) -> State:
-        """What the base remembers."""
         return self.base.begin(num_envs)
 
     def inputs(self, views: Views) -> Inputs:
-        """Those of the base, and β Ψ while β is not 0."""
         inputs = self.base.inputs(views)
         if self.now == 0.0:
             return inputs
@@ -166,10 +160,8 @@ class AdvisedAgent(NetworkAgent):
         return {**inputs, "shift": self.now * self.advice(torch.from_numpy(views.symbols).to(self.device), words)}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        """The base's, its logits shifted."""
         logits, values, state = self.base.forward(inputs, state, started)
         return (logits + inputs["shift"] if "shift" in inputs else logits), values, state
 
     def values(self, views: Views, state: State, started: Any) -> Tensor:
-        """The base's: advice says nothing about values."""
         return self.base.values(views, state, started)

@@ -64,11 +64,9 @@ class BotAgent(Agent):
         return found
 
     def begin(self, num_envs: int) -> State:
-        """What the bot remembers."""
         return self.bot.begin(num_envs)
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """What the bot does, or, with noise, now and then something else."""
         assert views.env_state is not None
         memory = {name: np.array(one) for name, one in state.items()}
         N, A = len(views), len(self.action_names)
@@ -80,7 +78,6 @@ class BotAgent(Agent):
         return Acted(actions, logits, np.zeros((N, 0), np.float32), memory)
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
-        """Write `NAME.json`; its name."""
         document = {"format": FORMAT, "network": {"name": "bot"}, **asdict(self)}
         atomic_write(folder / f"{name}.json", to_json(document))
         return [f"{name}.json"]

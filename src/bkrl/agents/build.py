@@ -1,7 +1,5 @@
 """Agents that fit an env: what they see of it, and the first or other weights of their networks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A captioner that is learnt: a small network says which deed a transition was (`goals.captions.Captioner`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

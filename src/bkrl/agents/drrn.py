@@ -141,8 +141,6 @@ class DRRNAgent(Agent):
         return DRRNAgent(self.module, self.tokenizer, env_id, self.reading, wording)
 
     def begin(self, num_envs: int) -> State:
-        """Nothing is remembered."""
-        del num_envs
         return {}
 
     def values(self, views: Views, network: nn.Module | None = None) -> Tensor:
@@ -153,7 +151,6 @@ class DRRNAgent(Agent):
 
     @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        del started
         logits = (self.values(views) / self.reading.temperature).cpu().numpy()
         actions = (logits if noise is None else logits + noise).argmax(1)
         return Acted(actions, logits, np.zeros((len(views), 0), np.float32), state)

@@ -22,11 +22,9 @@ class GoalSource(Protocol):
 
     def of(self, num_envs: int) -> Goals:
         """Sets the goals of so many envs."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """What a policy file says of it."""
-        ...
 
 
 def with_goals(symbols: Symbols, num_deeds: int) -> Symbols:
@@ -49,7 +47,6 @@ class GoalAgent(NetworkAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """Symbols and goals; missions where the goals are read off them."""
         return (
             ("symbols", "goal", "mission")
             if self.goals is not None and self.goals.reads_mission
@@ -82,5 +79,4 @@ class GoalAgent(NetworkAgent):
         return np.concatenate([flat, views.goal], axis=-1)
 
     def inputs(self, views: Views) -> Inputs:
-        """`seen`: what the network reads."""
         return {"seen": torch.from_numpy(self.rows(views)).to(self.device)}

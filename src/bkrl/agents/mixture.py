@@ -1,7 +1,5 @@
 """A learner and its bot, who act in turns: which of them acts is drawn anew in each step (DAgger, Ross et al. 2011)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,6 @@ class Mixture(Agent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """What either reads."""
         return tuple(dict.fromkeys((*self.agent.wants, *self.bot.wants)))
 
     def begin(self, num_envs: int) -> State:
@@ -58,5 +55,4 @@ class Mixture(Agent):
         return Acted(actions, own.logits, own.values, {"drawn": state["drawn"], **after}, bot.actions)
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
-        """The learner's files."""
         return self.agent.save(folder, name)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bkrl.agents import FORMAT
 from bkrl.agents.networks import check_fit, of_spec
-from bkrl.agents.networks.missions import Vocabulary
+from bkrl.agents.networks.missions import WordTable
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
@@ -39,7 +39,7 @@ class _Document(TypedDict):
 class NetworkAgent(TrainableAgent):
     """An agent whose policy is a network without memory.
 
-    A network that reads missions has their words in a `Vocabulary`; words that are not there count as one.
+    A network that reads missions has their words in a `WordTable`; words that are not there count as one.
 
     Args:
         network: the actor-critic.
@@ -77,7 +77,7 @@ class NetworkAgent(TrainableAgent):
         return "episode" in dict(self.module.named_children())
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> WordTable | None:
         """The words of missions that it knows; None if it reads none."""
         mission: Any = dict(self.module.named_children()).get("mission")
         return None if mission is None else mission.vocabulary
@@ -108,8 +108,6 @@ class NetworkAgent(TrainableAgent):
     # --------------------------------------------------------------------------------------------------------- acting
 
     def begin(self, num_envs: int) -> State:
-        """Nothing is remembered, ever."""
-        del num_envs
         return {}
 
     def inputs(self, views: Views) -> Inputs:
@@ -127,7 +125,6 @@ class NetworkAgent(TrainableAgent):
         return inputs
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        del started
         if "memory" in inputs:
             return (*self.module(inputs["seen"], inputs.get("words"), inputs["memory"]), state)
         words = (inputs["words"],) if "words" in inputs else ()
@@ -145,7 +142,6 @@ class NetworkAgent(TrainableAgent):
     # ------------------------------------------------------------------------------------------------------- training
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """One group, `policy`."""
         return {"policy": [p for p in self.module.parameters() if p.requires_grad]}
 
     def at_step(self, step: int) -> None:
@@ -160,7 +156,6 @@ class NetworkAgent(TrainableAgent):
     # ---------------------------------------------------------------------------------------------------------- files
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
-        """Write `NAME.safetensors` and `NAME.json`; their names."""
         tensors = {key: value.detach().cpu().contiguous() for key, value in self.module.state_dict().items()}
         atomic_write(folder / f"{name}.safetensors", safetensors.torch.save(tensors))
         document = {
@@ -205,7 +200,7 @@ class NetworkAgent(TrainableAgent):
         return agent
 
 
-def words_of(views: Views, vocabulary: Vocabulary | None, device: torch.device) -> Tensor | None:
+def words_of(views: Views, vocabulary: WordTable | None, device: torch.device) -> Tensor | None:
     """(B, L) the numbers of the words of the views' missions; None for a network that reads none."""
     if vocabulary is None:
         return None

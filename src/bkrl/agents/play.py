@@ -3,8 +3,6 @@
 Every episode has a seed of its own and is played to its end; none is left out because it was long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -78,7 +78,6 @@ class Agent(Protocol):
     @property
     def wants(self) -> tuple[ViewName, ...]:
         """The views it reads; nothing else is computed for it."""
-        ...
 
     @property
     def looks_apart(self) -> bool:
@@ -87,12 +86,10 @@ class Agent(Protocol):
 
     def reworded(self, wording: Wording, env_id: str) -> Agent | None:
         """The same agent in another wording and another env, whose actions may be others; None where it cannot be."""
-        del wording, env_id
         return None
 
     def begin(self, num_envs: int) -> State:
         """The state of N agents before their first step."""
-        ...
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
         """One step of N agents.
@@ -103,11 +100,9 @@ class Agent(Protocol):
             started: (N,) True where `views` are the first of an episode: what was before is forgotten there.
             noise: (N, A) Gumbel noise, with which the likeliest action is a sample; None: the likeliest action.
         """
-        ...
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
         """Write the agent into `folder`; the names of the files. `bkrl.agents.load_agent` reads it back."""
-        ...
 
 
 class TrainableAgent(Agent, Protocol):
@@ -124,7 +119,6 @@ class TrainableAgent(Agent, Protocol):
 
     def inputs(self, views: Views) -> Inputs:
         """What the agent makes of views (B,) whatever is learnt: computed once for all epochs of an update."""
-        ...
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """Logits (…, A), values (…, K), both float32, and the state after the last step.
@@ -134,23 +128,18 @@ class TrainableAgent(Agent, Protocol):
             state: before the first step; {} without memory.
             started: (T, B) bool tensor, where an episode begins; not read without memory.
         """
-        ...
 
     def values(self, views: Views, state: State, started: NDArray[np.bool_]) -> Tensor:
         """(B, K) what the agent expects after one step from `views` (B,); arguments as in `act`."""
-        ...
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What is trained, in groups that may have learning rates of their own."""
-        ...
 
     def at_step(self, step: int) -> None:
         """Environment steps taken by now: for what changes by a schedule. Called between iterations."""
-        ...
 
     def prepare(self, device: Any, compile: bool) -> None:
         """Move to a device; translate the module with `torch.compile` if that is asked for."""
-        ...
 
 
 class Goals(Protocol):
@@ -158,8 +147,6 @@ class Goals(Protocol):
 
     def happened(self, actions: NDArray[np.int64], infos: Mapping[str, Any], after: NDArray[np.uint8]) -> None:
         """What a step brought; `after` (N, ...) are symbols, the true last ones of episodes that ended."""
-        ...
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[Any]:
         """(N, ...) the goals of N agents, which see `views`; `started` as in `Agent.act`."""
-        ...

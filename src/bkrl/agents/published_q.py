@@ -111,7 +111,6 @@ class PublishedAgent(QAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """Pictures beside what a `QAgent` wants."""
         return (*super().wants, "image")
 
     @property
@@ -163,11 +162,9 @@ class PublishedAgent(QAgent):
         return f"{told} your goal is: {named}."
 
     def begin(self, num_envs: int) -> State:
-        """The pictures before the first are that one."""
         return {"pictures": torch.zeros(num_envs, FRAMES - 1, SIDE, SIDE, dtype=torch.uint8, device=self.device)}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        """See `TrainableAgent.forward`; one step, T = 1."""
         now = inputs["pictures"][0]  # (N, 1, 84, 84)
         before = torch.where(started[0, :, None, None, None], now, state["pictures"])
         seen = {"pictures": torch.cat([before, now], 1), "text": inputs["text"][0]}
@@ -176,7 +173,6 @@ class PublishedAgent(QAgent):
 
     @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """See `Agent.act`; with the ε of evaluations."""
         training, self.epsilon = self.epsilon, EVALUATION_EPSILON
         out, values, state = one_step(self, self.inputs(views), state, started)
         self.epsilon, logits = training, out.cpu().numpy()

@@ -128,7 +128,6 @@ class QAgent(GoalAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """Symbols, and what its goals need if it sees them."""
         return super().wants if self.sees_goals else ("symbols",)
 
     @property
@@ -176,13 +175,11 @@ class QAgent(GoalAgent):
 
     @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """See `Agent.act`; with the ε of evaluations."""
         values = self.q_values(self.inputs(views))
         logits = self._logits(values, EVALUATION_EPSILON).cpu().numpy()
         actions = (logits if noise is None else logits + noise).argmax(1)
         return Acted(actions, logits, values.amax(-1, keepdim=True).cpu().numpy(), state)
 
     def at_step(self, step: int) -> None:
-        """ε falls."""
         first, last, steps = self.schedule
         self.epsilon = first + (last - first) * min(1.0, max(step - self.since, 0) / steps)

@@ -33,18 +33,14 @@ class RandomAgent(Agent):
     wants: ClassVar[tuple[ViewName, ...]] = ()
 
     def begin(self, num_envs: int) -> State:
-        """Nothing is remembered."""
-        del num_envs
         return {}
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        """The action with the largest noise."""
         logits = np.zeros((len(views), len(self.action_names)), np.float32)
         actions = (logits if noise is None else noise).argmax(1)
         return Acted(actions, logits, np.zeros((len(views), 0), np.float32), state)
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
-        """Write `NAME.json`; its name."""
         document = {"format": FORMAT, "network": {"name": "random"}, **asdict(self)}
         atomic_write(folder / f"{name}.json", to_json(document))
         return [f"{name}.json"]

@@ -1,7 +1,5 @@
 """Whole episodes of an agent, written into a dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

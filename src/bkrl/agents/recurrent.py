@@ -3,8 +3,6 @@
 Axes: T steps, B agents, A actions, K reward streams.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -61,7 +59,6 @@ class Recurrent(Compact):
             nn.init.zeros_(bias)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As `compact`; the cell's weights are orthogonal, gate by gate."""
         super().initialise(generator)
         for weight in (self.cell.weight_ih, self.cell.weight_hh):
             for gate in weight.detach().chunk(3):
@@ -133,16 +130,13 @@ class RecurrentAgent(NetworkAgent):
     """An agent whose policy is a network with a memory. Its state is what the network's `memory` says, float32."""
 
     def begin(self, num_envs: int) -> State:
-        """Nothing is remembered."""
         return {name: torch.zeros(num_envs, size, device=self.device) for name, size in self.module.memory.items()}
 
     def at_step(self, step: int) -> None:
-        """An update is over: see `Film.settle`."""
         self.module.settle()
 
     @property
     def looks_apart(self) -> bool:
-        """Whether `look` and `go_on` do together what `forward` does."""
         return isinstance(self.module, Recurrent) and self.module.mission is not None
 
     def look(self, inputs: Inputs) -> Looks:
@@ -164,6 +158,5 @@ class RecurrentAgent(NetworkAgent):
         return logits, values, {"hidden": remembered[-1]}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        """See `TrainableAgent.forward`: sequences (T, B)."""
         out: tuple[Tensor, Tensor, State] = self.module(inputs["seen"], inputs.get("words"), state, started)
         return out

@@ -5,8 +5,6 @@ dataset's row, offers every other public method as a tool, described by its type
 reward of the finished rollout from `get_reward()`. TRL is not needed here.
 """
 
-from __future__ import annotations
-
 import itertools
 import keyword
 import re
@@ -45,7 +43,6 @@ class _Episode:
 
     def reset(self, seed: int | None = None, **columns: Any) -> str:
         """Begin an episode: that of `seed`, a column of the dataset, else the next one of this env."""
-        del columns
         chosen = derive_seed(self._number, "trl", self._episodes) if seed is None else int(seed)
         self._episodes += 1
         self._reward, self._over, self._view = 0.0, False, self._viewer()

@@ -1,7 +1,5 @@
 """From what envs return to the views that an agent wants."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -132,8 +130,6 @@ class Viewer:
 
     def _read(self, views: Views, started: NDArray[np.bool_]) -> Views:
         """With mission, memory and history."""
-        if self._reads and "g5" in self._worded.wording.compat and started.any():
-            views = replace(views, text=np.where(started, None, views.text))  # type: ignore[arg-type]
         if "mission" in self.wants:
             views = replace(views, mission=self._worded.missions(self.envs.missions()))
         if self._memory is not None:

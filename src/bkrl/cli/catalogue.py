@@ -1,7 +1,5 @@
 """What `bkrl list` shows: the names that flags take, each with a line about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results on stdout: tables, JSON, text; and one line on stderr where there is none."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Whether this installation works. Each finding is (what, ok, detail); keys are looked for and never shown."""
 
-from __future__ import annotations
-
 import os
 import platform
 import tempfile

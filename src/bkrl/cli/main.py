@@ -4,8 +4,6 @@ Exit codes: 0 success, 1 failure, 2 usage, 3 bad or incomplete input, 130 interr
 They say how the work went: when the reader of stdout or stderr leaves (`| head`), work goes on.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -22,14 +20,14 @@ from bkrl import __version__
 from bkrl.cli import console, progress
 from bkrl.cli.commands import cache, datasets, goals, labels, looking, models, potentials, reports, serve, studies
 from bkrl.cli.commands.shown import show_result
-from bkrl.cli.options import Commands, Group, command, complaint
+from bkrl.cli.options import CommandGroup, Commands, command, complaint
 from bkrl.cli.train import train
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import BkrlError
 from bkrl.verbs import VERBS
 
 
-class _Commands(Group):
+class _Commands(CommandGroup):
     """Lets a command have two words: "label view" is one beside "label DATASET"."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -116,7 +114,6 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _on_sigterm(number: int, frame: Any) -> NoReturn:
-    del number, frame
     _Terminated.seen = True
     raise _Terminated
 
@@ -124,8 +121,6 @@ def _on_sigterm(number: int, frame: Any) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _on_sigterm)
-    if int(os.environ.get("RANK", "0")) > 0:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - under torchrun rank 0 prints results
     for name in ("stdout", "stderr"):
         if vars(sys)[name] is None:  # closed, as by >&-
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process

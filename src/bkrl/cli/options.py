@@ -1,7 +1,5 @@
 """Frozen dataclasses as command-line flags: parse → config → stage. Beside it only cli.py and commands/ know Typer."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re
@@ -66,7 +64,7 @@ class Command(_Help, TyperCommand):
             ) from None
 
 
-class Group(_Help, TyperGroup):
+class CommandGroup(_Help, TyperGroup):
     """A command that has commands."""
 
 
@@ -74,7 +72,7 @@ class Commands(typer.Typer):
     """An app, or a part of one, whose commands have the help of `Command`."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"cls": Group, **settings})
+        super().__init__(**{"cls": CommandGroup, **settings})
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
         """A command of it, as of any `typer.Typer`."""

@@ -1,7 +1,5 @@
 """How stages tell a person on stderr what they do: live bars, plain lines, or a line in a notebook."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -78,16 +76,13 @@ class LiveReporter(Reporter):
         self._console = Console(stderr=True, highlight=False)
 
     def say(self, text: str) -> None:
-        """One line on stderr."""
         self._console.print(visible(text), markup=False)
 
     def warn(self, text: str) -> None:
-        """One yellow line on stderr."""
         self._console.print(f"warning: {visible(text)}", style="yellow", markup=False)
 
     @contextmanager
     def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
-        """A bar: done of all, units a second, time left, the latest note."""
         from rich.markup import escape
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -126,16 +121,13 @@ class PlainReporter(Reporter):
     """Whole lines on stderr, a few for each progress, for pipes and logs."""
 
     def say(self, text: str) -> None:
-        """One line on stderr."""
         write_stderr(text)
 
     def warn(self, text: str) -> None:
-        """One line on stderr, marked."""
         self.say(f"warning: {text}")
 
     @contextmanager
     def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
-        """A line every PLAIN_INTERVAL seconds and one at the end."""
         now = _Progress(title, total, unit)
         printed = now.started
 
@@ -177,7 +169,6 @@ class NotebookReporter(PlainReporter):
 
     @contextmanager
     def progress(self, title: str, total: float, unit: str = "steps") -> Iterator[Update]:
-        """Done of all, units a second and the latest note."""
         from IPython.display import display
 
         now = _Progress(title, total, unit)

@@ -1,13 +1,11 @@
 """`bkrl train METHOD` and `bkrl train-rs --alg METHOD`: a command for each method, with its own flags and no other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
 
-from bkrl.cli.options import Command, Commands, Group, command, refuse
+from bkrl.cli.options import Command, CommandGroup, Commands, command, refuse
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import LENIENT, flags_of, option_name, without_effect, words
 from bkrl.core.settings import build
@@ -31,7 +29,7 @@ def train(run: Callable[[Any, bool], None]) -> dict[str, Any]:
     return {"cls": Train, "help": _ABOUT, "options_metavar": "[METHOD]"}
 
 
-class _Train(Group):
+class _Train(CommandGroup):
     """Leads to the command of the method that is the first word, or that `--alg` names. Its help lists them all."""
 
     def list_commands(self, ctx: Any) -> list[str]:

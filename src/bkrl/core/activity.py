@@ -4,8 +4,6 @@ Code that may take long names its work (`doing`); a stage lets it be said (`spok
 mentioned, and nothing is said where no stage listens.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

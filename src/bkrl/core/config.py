@@ -1,5 +1,5 @@
-"""Settings of the verbs, one frozen dataclass each, but for those of `label`, `train-rm` and `train-rs`, which stand
-beside what they are of.
+"""Settings of collect, evaluate, report, sweep and others, one frozen dataclass each. Those of `label`, `train-rm` and
+`train-rs` stand in labelers/, potentials/ and methods/.
 
 A field's `Annotated[..., Flag("…")]` is its help; units and meaning stand in it. `out` and friends are paths; a
 path that is `None` gets the default written in its help. This module imports nothing heavy.
@@ -256,24 +256,6 @@ class CollectConfig:
     def in_language_of(self, own: Any) -> CollectConfig:
         """These settings as a run records them, where the env's own language stands if none is named."""
         return self if self.language else replace(self, language=own)
-
-
-@dataclass(frozen=True)
-class MergeConfig:
-    """Join datasets into one."""
-
-    runs: tuple[Path, ...]
-    out: Path
-
-    @property
-    def run_dir(self) -> Path:
-        """Where what is joined lives."""
-        return self.out
-
-    @property
-    def inputs(self) -> dict[str, Path]:
-        """The runs, by the names under which they are recorded."""
-        return {f"dataset {number}": path for number, path in enumerate(self.runs, 1)}
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ A type says all that a reader needs of a document: a TypedDict, which may have o
 containers and plain values; `Annotated[int, Flag("…", least=1, most=9)]` sets limits.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -183,7 +181,7 @@ def _record(kind: Any, table: Mapping[str, Any], what: str) -> Any:
     try:
         return kind(**found)
     except ValueError as problem:
-        raise Mismatch(f"{what or 'it'} cannot be meant: {problem}") from None
+        raise Mismatch(f"{what or 'it'} is invalid: {problem}") from None
 
 
 def _within(what: str, key: str) -> str:

@@ -1,10 +1,8 @@
-"""What a setting says of itself, and what follows from it: its option, when it has no effect, what sets two runs apart.
+"""Metadata of a setting: its option, when it has no effect, what sets two runs apart.
 
 A setting is a field of a frozen dataclass, `Annotated[type, Flag("…")]`. Everything that other parts need to know of it
 stands on its `Flag`.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """Transformers models by folder, or by name in the local cache of Hugging Face. Nothing is fetched here."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A crash can tear the line that is being written. The torn line is the last one, 
 object. Readers leave it out; the next writer removes it. A last line that only lacks its line feed is whole.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

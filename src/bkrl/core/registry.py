@@ -1,7 +1,5 @@
 """Objects by name, with a suggestion when a name is nearly right."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a stage can say while it works. The default is silent; the command line passes a reporter that prints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Random streams by name: the same seed and names give the same numbers in every process, whatever else draws."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

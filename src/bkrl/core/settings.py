@@ -1,7 +1,5 @@
 """Settings from plain values: the one place where they are checked, for the command line, study files and Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import typing

@@ -1,7 +1,5 @@
 """Some of many, evenly spaced: the two ways in which bkrl picks what it measures, asks about and shows."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Datasets checked through and through."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Datasets made of datasets: a few episodes of one, small enough to be sent or shipped, or all episodes of several."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.config import MergeConfig, Merged
+from bkrl.core.config import Merged
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import beginnings
@@ -56,7 +54,8 @@ def merge(sources: Sequence[Path], out: Path, reporter: Reporter | None = None) 
         _check_apart(datasets)
     first = datasets[0]
     whole = Merged(first.env_id, first.language, len(datasets))
-    run = Run.create(out, stage="collect", config=whole, inputs=MergeConfig(tuple(sources), out).inputs)
+    read = {f"dataset {number}": path for number, path in enumerate(sources, 1)}
+    run = Run.create(out, stage="collect", config=whole, inputs=read)
     everything = [np.arange(dataset.num_episodes) for dataset in datasets]
     return _copy(datasets, everything, run, reporter or Reporter(), merged=[Path(source).name for source in sources])
 

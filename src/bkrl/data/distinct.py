@@ -6,8 +6,6 @@ gets its logits and values once; and two windows are compared by the numbers of 
 as without, and sums of gradients are the same sums, in another order.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

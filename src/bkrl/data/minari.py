@@ -1,7 +1,5 @@
 """Datasets to and from Minari, a format and library for recorded experience (needs the `minari` extra)."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

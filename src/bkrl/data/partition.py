@@ -3,8 +3,6 @@
 Labelling and training both ask here: pairs are drawn inside one part, so that none has to be thrown away later.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ A change that old readers cannot follow raises SCHEMA_VERSION; older tables stay
 were `fixed_size_binary`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from math import prod

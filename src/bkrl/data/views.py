@@ -118,7 +118,6 @@ class ViewKeys:
         return pack_texts(list(self._numbers))
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
         self._numbers = {text: number for number, text in enumerate(unpack_texts(state))}
 
     def _bytes(self, array: NDArray[Any]) -> NDArray[np.uint8]:

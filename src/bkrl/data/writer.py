@@ -1,7 +1,5 @@
 """Recorded experience, written: many episodes stand in a part of the table of steps, and an episode is never split."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@ Each id is registered as `bkrl/ID`, and the listed ones without `bkrl/` too. An 
 (`BabyAI-GoToLocal-v0`) is minigrid's own environment, slow and with other observations, even after `bkrl.envs:`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

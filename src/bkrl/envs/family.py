@@ -62,7 +62,6 @@ class ClauseReader(Protocol):
 
     def __call__(self, views: NDArray[np.uint8]) -> NDArray[np.int32]:
         """(M, *obs_shape) → (M, most) numbers of `texts` in the caption's order, -1 after the last."""
-        ...
 
 
 class Bot(Protocol):
@@ -70,7 +69,6 @@ class Bot(Protocol):
 
     def begin(self, num_envs: int) -> dict[str, NDArray[Any]]:
         """What the bots of N envs remember before their first step: arrays with a leading axis N."""
-        ...
 
     def act(
         self,
@@ -87,7 +85,6 @@ class Bot(Protocol):
             memory: from `begin`, or as the last call left it: changed in place.
             started: (N,) True where an episode begins: what was before is forgotten there.
         """
-        ...
 
 
 class Situations(Protocol):
@@ -108,19 +105,15 @@ class Situations(Protocol):
 
     def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
         """(B, *obs_shape) → (B,) numbers of situations; what follows depends on the number only."""
-        ...
 
     def text(self, key: int) -> tuple[str, ...]:
         """The sentences that tell a situation."""
-        ...
 
     def sensible(self, key: int) -> tuple[str, ...]:
         """The deeds that make sense in a situation, by the rules of the env."""
-        ...
 
     def composition(self, deeds: Sequence[str]) -> tuple[str, ...]:
         """Possible deeds and all that they need, each as often as what it yields is used."""
-        ...
 
 
 class Placed(NamedTuple):
@@ -164,14 +157,12 @@ class Placing(Protocol):
 
     def read(self, symbols: NDArray[np.uint8]) -> Placed:
         """(N, *obs_shape) → where things are."""
-        ...
 
     def done(self, infos: Mapping[str, Any], before: Placed) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(N,) the deed that the last action was, -1 for none; (N,) whether it tried to grab or release, and failed.
 
         `before`: where things were when it was taken.
         """
-        ...
 
 
 class Episodes(TypedDict):

@@ -4,8 +4,6 @@ The same fold runs beside a policy, over recorded episodes and in tests, so a po
 them. It is part of the history of an episode: nothing of it comes from the hidden state of an env.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -23,19 +21,16 @@ class EpisodeMemory(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """(M,) of the fields, in order, each a word that programs can name."""
-        ...
 
     @property
     def goals(self) -> tuple[str, ...]:
         """(M,) what each field counts, said as a goal: "pick up a key"."""
-        ...
 
     @property
     def size(self) -> int:
         """S, bytes that are kept for an episode. The first M are the fields, the others are for the fold alone. All are
         0 where an episode begins.
         """
-        ...
 
     def update(
         self,
@@ -52,7 +47,6 @@ class EpisodeMemory(Protocol):
             actions: (N,).
             after: (N, *obs_shape) the symbols that followed, the true last ones where the episode ended.
         """
-        ...
 
 
 @helper

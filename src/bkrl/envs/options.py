@@ -4,8 +4,6 @@ Whatever knows an env knows it by its id: datasets, policies, potentials, manife
 stands in the id is known to all of them.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Environments of one's own: any `gymnasium.Env` with small integers to see and a caption for what it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,15 +83,12 @@ class OwnFamily(Family):
         self._caption = caption
 
     def specs(self) -> list[EnvSpec]:
-        """The facts about each."""
         return [card for card, _ in self._made.values()]
 
     def make_reference(self, env_spec: EnvSpec) -> gymnasium.Env[Any, Any]:  # type: ignore[override]  # it knows no options
-        """One environment, cut off after its `max_steps`."""
         return _Success(gymnasium.wrappers.TimeLimit(self._made[env_spec.env_id][1](), env_spec.max_steps))
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
-        """(B, *shape) → B captions."""
         assert self._caption is not None
         return list(self._caption(observations))
 

@@ -1,7 +1,5 @@
 """The reference backend: ordinary environments behind the interface of the native engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +50,6 @@ class ReferenceVectorEnv(BaseVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
-        del kwargs
         for env in self.envs:
             env.close()
 

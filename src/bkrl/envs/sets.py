@@ -3,8 +3,6 @@
 A task or seed that a setting was chosen on says nothing of its worth elsewhere. docs/studies.md has the rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Single environments: what all of them check, and one env of a native engine as an ordinary `gymnasium.Env`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium
@@ -88,7 +86,6 @@ class SingleEnv(BaseEnv):
         return _only(observations), {"success": False, **self.envs._details(0)}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one action."""
         moved = self.envs._act(self._check_step(action), np.zeros(1, bool))
         terminated, truncated, success = (bool(flags[0]) for flags in moved[2:])
         self._over = terminated or truncated
@@ -103,7 +100,6 @@ class SingleEnv(BaseEnv):
         return self.envs.frame(0)
 
     def close(self) -> None:
-        """Close the env."""
         super().close()
         self.envs.close()
 

@@ -73,7 +73,6 @@ class Symbols:
         return cls.of_bounds(np.full(shape, 255) if high is None else high)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self)
 
     def tables(self) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], int]:

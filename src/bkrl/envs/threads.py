@@ -1,7 +1,5 @@
 """Envs divided among threads: kernels run without the GIL, and no result depends on how many threads there are."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +38,6 @@ class Shares:
             one.result()
 
     def close(self) -> None:
-        """Let the threads go."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -167,11 +167,9 @@ class Toy(Family):
     exact: ClassVar[Literal["tables"]] = "tables"
 
     def specs(self) -> list[EnvSpec]:
-        """The toy envs."""
         return specs()
 
     def make_reference(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array") -> SingleEnv:  # type: ignore[override]
-        """One toy env as an ordinary environment."""
         return SingleEnv(ToyVectorEnv(env_spec.env_id, 1), render_mode)
 
     def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> ToyVectorEnv:
@@ -179,7 +177,6 @@ class Toy(Family):
         return ToyVectorEnv(env_spec.env_id, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
-        """(B, 1) uint8 → B sentences."""
         return [f"You are in place {int(place)}." for place in np.asarray(observations).reshape(len(observations))]
 
 
@@ -204,7 +201,6 @@ class ToyVectorEnv(BaseVectorEnv):
         self._return = np.zeros(num_envs, np.float64)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of one env."""
         self._check_begun("frame")
         return _picture(self.table, int(self._place[index]))
 

@@ -1,7 +1,5 @@
 """The vector environment of every env: arrays in, arrays out, Gymnasium's three autoreset modes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

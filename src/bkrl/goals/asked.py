@@ -4,8 +4,6 @@ A situation without an answer has no goals yet: training goes on meanwhile. Repl
 and faults as labels (`llm.session`), so a situation whose reply is kept costs nothing and has its goals at once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

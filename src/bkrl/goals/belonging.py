@@ -3,8 +3,6 @@
 Words are those of captions. The votes are the ground truth; whoever else is asked is measured against them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,7 +16,7 @@ from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import priors, tasks, votes, words
 from bkrl.goals.closed import AskedJudge
 from bkrl.goals.judges import Judge, KnownJudge, Question, Scores, noisy, scores
-from bkrl.llm.beside import open_session
+from bkrl.llm.opening import open_session
 from bkrl.text.prompts import SHIPPED
 
 PRIORS: Final = ("zs_mlm",)
@@ -105,7 +103,7 @@ def open_judge(
     wait: bool = True,
     asking: AskConfig | None = None,
 ) -> Judge:
-    """A judge by its name: see `plain_judge`, `goals.closed.AskedJudge` and `llm.beside.open_session`."""
+    """A judge by its name: see `plain_judge`, `goals.closed.AskedJudge` and `llm.opening.open_session`."""
     plain = plain_judge(name, house, accuracy, seed)
     if plain is not None:
         return plain

@@ -1,7 +1,5 @@
 """The book of situations: what was suggested in each, which deeds that pays, and how good the suggestions are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

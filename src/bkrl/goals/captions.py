@@ -4,8 +4,6 @@ A goal is reached when the caption of a transition names it. The published resul
 paper's ablation asks what is left with a captioner that errs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

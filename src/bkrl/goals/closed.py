@@ -5,8 +5,6 @@ Each question is asked once. Where the endpoint tells how likely "Yes" and "No" 
 P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. Training does not wait for either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ probability of yes. `votes`, `noisy` and `zs_mlm` read the data pack; `closed` a
 annotator; `novelty` and `uniform` know nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,11 +28,9 @@ class Judge(Adviser, Protocol):
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
         """The probability of yes; NaN where it has no opinion, None where its answer has not come yet."""
-        ...
 
     def poll(self) -> Mapping[Question, float]:
         """What has become known since the last call."""
-        ...
 
 
 class KnownJudge(Known):

@@ -1,7 +1,5 @@
 """Which deeds reach a goal: the same words, or words that an encoder finds similar enough."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

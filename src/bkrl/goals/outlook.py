@@ -1,7 +1,5 @@
 """What asking for goals will take, before anything is asked: how many situations a run meets is reckoned from play."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a suggester of goals is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -25,16 +23,13 @@ class Adviser(Protocol):
     @property
     def session(self) -> AskSession | None:
         """Who is asked, if anybody."""
-        ...
 
     @property
     def account(self) -> AskSession | Chooser | None:
         """What counts the questions, with the `state` and `restore` of a checkpoint."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of it."""
-        ...
 
 
 class Suggester(Adviser, Protocol):
@@ -42,11 +37,9 @@ class Suggester(Adviser, Protocol):
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         """The goals of each situation; None where they are not known yet."""
-        ...
 
     def poll(self) -> Mapping[int, Goals]:
         """What has become known since the last call, by situation."""
-        ...
 
 
 class Known:

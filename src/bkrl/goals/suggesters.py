@@ -1,7 +1,5 @@
 """Suggesters that ask no language model: the env's own rules, the same with errors, and the two without knowledge."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 

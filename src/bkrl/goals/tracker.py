@@ -1,7 +1,5 @@
 """The goals of N envs through their episodes: what each has before it, what it has done, and what that paid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

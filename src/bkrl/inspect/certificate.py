@@ -16,8 +16,6 @@ Each check tests one promise and is known to fail on the published defect it is 
 A check that a potential cannot be put to is named as not applicable, with the reason; it does not count as passed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NotRequired, TypedDict

@@ -1,7 +1,5 @@
 """A stored potential examined: its report, its certificate, and what should be known before anybody trains with it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +18,7 @@ from bkrl.potentials.protocol import Scaled
 
 
 class Examination(NamedTuple):
-    """What was found of a potential; `warnings` are sentences."""
+    """The findings about a potential; `warnings` are sentences."""
 
     report: Report
     certificate: Certificate

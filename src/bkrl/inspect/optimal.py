@@ -8,8 +8,6 @@ With `still=True` only states in which no object has moved are followed: the sho
 agent and nothing else, which a room of 20×20 allows too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Everything is measured on the dataset the potential was built from; nothing here trains anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict

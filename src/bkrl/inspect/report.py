@@ -1,7 +1,5 @@
 """A potential's report as train-rm keeps it, and what in it says that Φ may mislead."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NotRequired, TypedDict
 

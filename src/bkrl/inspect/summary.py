@@ -1,7 +1,5 @@
 """What stands out among all that is measured of a potential: the figures and sentences of the potential report."""
 
-from __future__ import annotations
-
 from bkrl.core.reporter import percent, percents
 from bkrl.inspect.quality import SEGMENT
 from bkrl.inspect.report import Report

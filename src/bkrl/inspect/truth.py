@@ -11,8 +11,6 @@ and every goal its importance: in which share of best play (all shortest ways al
 Exact values know everything from the start, so they say nothing of exploring: such goals are left out.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +38,7 @@ from bkrl.inspect.optimal import Explorer, States, backward, distances
 from bkrl.labelers import closed
 from bkrl.labelers.agreement import mean_share, share
 from bkrl.labelers.goals import normal_form
-from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.quality import segments_of
 from bkrl.llm.choose import ClosedQuestion
 from bkrl.llm.controls import ExactBackend
@@ -280,7 +278,7 @@ def scored(variant: Variant, truth: Truth) -> Variant:
     values by which train-rm scores what is learnt from them.
     """
 
-    def label(plan: Plan, session: AskSession) -> Done:
+    def label(plan: Plan, session: AskSession) -> LabelResult:
         since = time.monotonic()
         done = variant.label(plan, session)
         seconds = time.monotonic() - since
@@ -303,7 +301,7 @@ _Scored = tuple[dict[str, Any], NDArray[np.int64]]
 """Figures, and the rows whose values they speak of."""
 
 
-def _of_pairs(plan: Plan, truth: Truth, done: Done) -> _Scored:
+def _of_pairs(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
     """How often the better segment is preferred, of the pairs that both sides decide."""
     ends = np.array([[plan.dataset.rows(one)[-1] for one in segments_of(row)] for row in done.table], np.int64)
     ends = ends.reshape(-1, 2)
@@ -321,7 +319,7 @@ def _of_pairs(plan: Plan, truth: Truth, done: Done) -> _Scored:
     return facts, np.unique(ends)
 
 
-def _of_goals(plan: Plan, truth: Truth, done: Done) -> _Scored:
+def _of_goals(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
     """How goals are told apart that are sensible from those that are not, and how often the labels say so."""
     moments = {row["query_id"]: row for row in done.table}
     rows = np.array(
@@ -354,7 +352,7 @@ def _plain(goal: str) -> str:
     return normal_form(" ".join(word for word in goal.lower().split() if word not in _QUALITIES))
 
 
-def _of_program(plan: Plan, truth: Truth, done: Done) -> _Scored:
+def _of_program(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
     """Spearman's correlation of the ratings of sub-goals with how important they are."""
     said = {name: goal for name, (goal, _) in closed.subgoals(plan).items()}
     ratings = done.quality["ratings"]

@@ -17,8 +17,6 @@ No function of the view alone can reach 1 where states that look the same are wo
 what the mean rank of each view reaches: the best that a potential without memory, *told* the task, could do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypedDict

@@ -4,8 +4,6 @@ Answers to the same question depend on each other, so a question counts once how
 mean over questions, and its interval that of as many independent trials as there are questions.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -6,8 +6,6 @@ inside `<think>` is not its answer. Two different answers in one reply are none,
 reply goes on about its choice: the question can be asked again.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """One question to a model: ask, read the answer, and once ask again when it cannot be read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

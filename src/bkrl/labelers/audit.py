@@ -6,8 +6,6 @@ by a crash is left out. Which pairs are asked about, in which order and which se
 so that a later, longer audit goes on where a shorter one ended, and several auditors see the same pairs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

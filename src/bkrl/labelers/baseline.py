@@ -4,8 +4,6 @@
 anyone. A claim about background knowledge has to beat the first and may be compared with the second.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.labelers.material import return_to_go, segment_text
-from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.preferences import PREF, Pair, draw_pairs, row_of
 from bkrl.labelers.quality import of_pairs
 from bkrl.llm.session import AskSession
@@ -29,10 +27,9 @@ def control(name: str) -> Variant:
     return replace(PREF, label=partial(_label, name))
 
 
-def _label(name: str, plan: Plan, session: AskSession) -> Done:
-    del session
+def _label(name: str, plan: Plan, session: AskSession) -> LabelResult:
     table = rows(name, plan.dataset, draw_pairs(plan.dataset, plan.num, plan.length, plan.seed), plan.seed)
-    return Done(table, None, of_pairs(plan.dataset, plan.card, table, [], by_rules=False), usable=True)
+    return LabelResult(table, None, of_pairs(plan.dataset, plan.card, table, [], by_rules=False), usable=True)
 
 
 def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:

@@ -5,8 +5,6 @@ labels. code: how important is each sub-goal of the env; the ratings become the 
 goal of the env be pursued now, and is it sensible? All questions stand in choices.parquet.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +24,7 @@ from bkrl.labelers import code, goals, preferences
 from bkrl.labelers.answers import Unparsed, parse_goals
 from bkrl.labelers.asking import Responses, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, segment_text
-from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
+from bkrl.labelers.plan import LENGTH, LabelResult, Plan, Variant
 from bkrl.labelers.quality import closed_choice, of_goals, of_pairs, of_programs, rules_choice
 from bkrl.llm.choose import (
     MAX_TOKENS,
@@ -255,7 +253,7 @@ def _pref_questions(plan: Plan) -> list[ClosedQuestion]:
     return [question for a, b in both if a != b for question in questions_of_pair(plan, (a, b))]
 
 
-def _label_pairs(plan: Plan, session: AskSession) -> Done:
+def _label_pairs(plan: Plan, session: AskSession) -> LabelResult:
     pairs, criteria = pairs_of(plan), _criteria(plan)
     texts = [texts_of(plan, pair) for _, pair in pairs]
     asked = [n for n, (a, b) in enumerate(texts) if a != b]
@@ -293,7 +291,7 @@ def _label_pairs(plan: Plan, session: AskSession) -> Done:
     spread = float(np.std(odds[agree])) if agree.any() else 0.0
     facts |= {"log_odds_spread": spread, "inconsistent": sum(row["status"] == "inconsistent" for row in table), **more}
     usable = any(row["label"] is not None for row in table)
-    return Done(table, record.responses.rows, facts, usable, record.table)
+    return LabelResult(table, record.responses.rows, facts, usable, record.table)
 
 
 def _log_odds(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -417,7 +415,7 @@ def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
     return questions_of_subgoals(plan.card, [said for said, _ in subgoals(plan).values()], plan.rate)
 
 
-def _label_program(plan: Plan, session: AskSession) -> Done:
+def _label_program(plan: Plan, session: AskSession) -> LabelResult:
     named, record = subgoals(plan), _Record()
     answers = _asked(plan, session, _subgoal_questions(plan), "rate sub-goals")
     alone = plan.rate == "alone"
@@ -437,7 +435,7 @@ def _label_program(plan: Plan, session: AskSession) -> Done:
     table = code.rows(validation, [candidate], record.responses)
     rated = {name: None if np.isnan(one) else round(float(one), 4) for name, one in zip(named, ratings, strict=True)}
     facts = {**of_programs(table), "ratings": rated}
-    return Done(table, record.responses.rows, facts, any(row["chosen"] for row in table), record.table)
+    return LabelResult(table, record.responses.rows, facts, any(row["chosen"] for row in table), record.table)
 
 
 # Goals
@@ -469,7 +467,7 @@ def _goal_questions(plan: Plan) -> list[ClosedQuestion]:
     return [goal_question(plan.card, caption, goal) for caption in captions for goal in vocabulary(plan.dataset.env_id)]
 
 
-def _label_goals(plan: Plan, session: AskSession) -> Done:
+def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
     queries, named, record = queries_of(plan), vocabulary(plan.dataset.env_id), _Record()
     captions = captions_of(plan.dataset, queries)
     distinct = list(dict.fromkeys(captions))
@@ -523,7 +521,7 @@ def _label_goals(plan: Plan, session: AskSession) -> Done:
         of_goals(table, record.responses.rows) | {"invalid": {"rate": None, "low": None, "high": None, "n": 0}} | facts
     )
     usable = any(row["goal"] is not None for row in table)
-    return Done(table, record.responses.rows, facts, usable, {"library.parquet": entries, **record.table})
+    return LabelResult(table, record.responses.rows, facts, usable, {"library.parquet": entries, **record.table})
 
 
 def _known_goals(

@@ -5,8 +5,6 @@ situations from the dataset and a request to improve it. Every candidate is kept
 episodes that no feedback speaks of; the best is chosen, not the last. `votes` conversations run independently.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection
@@ -26,7 +24,7 @@ from bkrl.data.windows import Windows
 from bkrl.labelers.answers import Unparsed, parse_program
 from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, layout_text, rows_text
-from bkrl.labelers.plan import LENGTH, Done, Plan, Variant
+from bkrl.labelers.plan import LENGTH, LabelResult, Plan, Variant
 from bkrl.labelers.quality import of_programs
 from bkrl.llm.protocol import NOT_ASKED, Exchange, Message
 from bkrl.llm.session import AskSession
@@ -333,7 +331,7 @@ def checker(dataset: Dataset, words: MissionWords | None = None, memory: int = 0
     return check
 
 
-def _label(plan: Plan, session: AskSession) -> Done:
+def _label(plan: Plan, session: AskSession) -> LabelResult:
     dataset, card = plan.dataset, plan.card
     validation = validation_set(dataset, LENGTH["code"], plan.seed)
     candidates = write_programs(
@@ -349,7 +347,7 @@ def _label(plan: Plan, session: AskSession) -> Done:
     )
     responses = Responses()
     table = rows(validation, candidates, responses)
-    return Done(table, responses.rows, of_programs(table), any(row["chosen"] for row in table))
+    return LabelResult(table, responses.rows, of_programs(table), any(row["chosen"] for row in table))
 
 
 def _try_prompts(card: EnvCard) -> None:

@@ -1,7 +1,5 @@
 """The settings of `label` and `evolve`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -155,7 +153,6 @@ class LabelConfig(AskConfig):
 
     @property
     def asks(self) -> bool:
-        """See `AskConfig.asks`: controls ask nobody."""
         return self.closed or self.llm not in ("random", "return")
 
     @property

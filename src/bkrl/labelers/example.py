@@ -1,7 +1,5 @@
 """Exactly what would be sent for one question about an env."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

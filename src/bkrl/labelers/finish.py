@@ -1,7 +1,5 @@
 """The end of a label run: its tables and manifest are written, and what came out is said."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +10,7 @@ from bkrl.core.files import write_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.schema import RESPONSES
 from bkrl.labelers import quality
-from bkrl.labelers.plan import Done, Plan
+from bkrl.labelers.plan import LabelResult, Plan
 from bkrl.labelers.tables import TABLES
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm.session import AskSession
@@ -23,7 +21,7 @@ def finish(
     run: Run,
     plan: Plan,
     session: AskSession,
-    done: Done,
+    done: LabelResult,
     reporter: Reporter,
     outputs: Sequence[str] = (),
     **more: Any,

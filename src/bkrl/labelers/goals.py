@@ -5,8 +5,6 @@ can be asked side by side, kept and repeated one by one. The library holds every
 first had, and for each suggestion the reply it stood in and the words it had there.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter
@@ -23,7 +21,7 @@ from bkrl.data.schema import LIBRARY
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
-from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.quality import of_goals
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
@@ -99,7 +97,7 @@ def rows(
 
 
 @dataclass(frozen=True)
-class Entry:
+class GoalEntry:
     """One goal of the library: how it is written, every wording with how often it was used, and where it came from."""
 
     goal_id: int
@@ -121,14 +119,14 @@ class Entry:
         }
 
 
-def library(table: Sequence[Mapping[str, Any]]) -> list[Entry]:
+def library(table: Sequence[Mapping[str, Any]]) -> list[GoalEntry]:
     """The distinct goals of goals.parquet in the order they first came up."""
     found: dict[int, list[Mapping[str, Any]]] = {}
     for row in table:
         if row["goal"] is not None:
             found.setdefault(row["goal_id"], []).append(row)
     return [
-        Entry(
+        GoalEntry(
             goal_id,
             rows_[0]["goal"],
             dict(Counter(words for row in rows_ for words in row["said"]).most_common()),
@@ -169,7 +167,7 @@ def _requests(plan: Plan) -> list[Request]:
     ]
 
 
-def _label(plan: Plan, session: AskSession) -> Done:
+def _label(plan: Plan, session: AskSession) -> LabelResult:
     queries = draw_queries(plan.dataset, plan.num, plan.length, plan.seed)
     answers = ask_goals(session, plan.dataset, plan.card, queries, plan.votes, plan.sampling)
     responses = Responses()
@@ -177,7 +175,7 @@ def _label(plan: Plan, session: AskSession) -> Done:
     entries = pa.Table.from_pylist([entry.row for entry in library(table)], schema=LIBRARY)
     facts = of_goals(table, responses.rows)
     usable = any(row["goal"] is not None for row in table)
-    return Done(table, responses.rows, facts, usable, {"library.parquet": entries})
+    return LabelResult(table, responses.rows, facts, usable, {"library.parquet": entries})
 
 
 def _try_prompts(card: EnvCard) -> None:

@@ -5,8 +5,6 @@ anything is made of it (`ACCEPTED`). A run that goes on from an earlier checkpoi
 steps again, however quick the annotator is by then.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -189,7 +187,6 @@ class LiveComparisons:
         return [self._request(a, b) for a, b in zip(*texts, strict=True)]
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says."""
         return {
             "pairs": len(self.labels),
             "labelled": len(self.usable),
@@ -269,7 +266,6 @@ class LiveComparisons:
     # -------------------------------------------------------------------------------------------------------- state
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything that changes: arrays by name."""
         arrays = {
             f"{side}.{name}": array
             for side, windows in zip(_SIDES, (self.a, self.b, self._pool), strict=True)

@@ -1,7 +1,5 @@
 """What labelers show and ask: the env's card, segments as text, and how segments are drawn from a dataset."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -98,7 +98,7 @@ def _memory(dataset: Dataset) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Done:
+class LabelResult:
     """A labelling: the rows of its table and of responses.parquet (None for a control), figures of quality, whether
     anything can be learnt from it; `more`: further tables by file name.
     """
@@ -121,7 +121,7 @@ class Variant:
     reply_tokens: int
     requests: Callable[[Plan], list[Request] | None]
     """What would be asked, follow-ups left out; None where each request builds on the reply before."""
-    label: Callable[[Plan, AskSession], Done]
+    label: Callable[[Plan, AskSession], LabelResult]
     """Ask everything and make the tables."""
     try_prompts: Callable[[EnvCard], None]
     """Fill in once every template that may be needed. InputError when a template of the user cannot be."""

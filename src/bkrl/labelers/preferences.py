@@ -4,8 +4,6 @@ Pairs are drawn evenly over checkpoints and episodes. Segments that read the sam
 `swap="both"` each pair is asked in both orders, with `votes` several times; the label is the mean vote for A.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +17,7 @@ from bkrl.data.partition import partition
 from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
-from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.quality import SWAPPED, of_pairs
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
@@ -171,14 +169,14 @@ def _requests(plan: Plan) -> list[Request]:
     return [request(plan.dataset, plan.card, pairs[q.pair], q, plan.sampling) for q in questions]
 
 
-def _label(plan: Plan, session: AskSession) -> Done:
+def _label(plan: Plan, session: AskSession) -> LabelResult:
     pairs, questions = _asked(plan)
     answers = ask_pairs(session, plan.dataset, plan.card, pairs, questions, plan.sampling)
     responses = Responses()
     table = rows(pairs, questions, answers, responses)
     by_rules = session.backend.name == "rules"
     facts = of_pairs(plan.dataset, plan.card, table, responses.rows, by_rules=by_rules)
-    return Done(table, responses.rows, facts, any(row["label"] is not None for row in table))
+    return LabelResult(table, responses.rows, facts, any(row["label"] is not None for row in table))
 
 
 def _try_prompts(card: EnvCard) -> None:

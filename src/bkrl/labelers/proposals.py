@@ -1,7 +1,5 @@
 """Proposals of programs: several at a time, each told what came of the best one so far."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

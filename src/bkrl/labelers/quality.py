@@ -3,8 +3,6 @@
 `of_pairs`, `of_goals` and `of_programs` give plain facts for the manifest; `as_table` turns facts into rows to print.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

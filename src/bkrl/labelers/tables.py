@@ -1,7 +1,5 @@
 """Reading a label run back: its tables as rows, and the dataset it speaks of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kinds of label, by the name that `--variant` takes."""
 
-from __future__ import annotations
-
 from bkrl.labelers.closed import CLOSED
 from bkrl.labelers.code import CODE
 from bkrl.labelers.goals import GOAL

@@ -1,7 +1,5 @@
 """What learners of action values have in common: a `QAgent`, one reward, and a loss that must stay finite."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ A checkpoint is a folder `step-000000123456/` holding `state.safetensors`, `stat
 All of them are checked when a run goes on: each damaged one is named, and the newest whole one is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -122,9 +120,8 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
 
     def _rotate(self, newest: Path) -> None:
-        earlier = [
-            path for path in self._all() if path.name <= newest.name
-        ]  # later ones are damaged or of lost training
+        # Later ones are damaged or of lost training.
+        earlier = [path for path in self._all() if path.name <= newest.name]
         kept = earlier[-self.keep :] + [path for path in earlier if path.name == self._best]
         for path in self._all():
             if path not in kept:
@@ -141,16 +138,15 @@ def _load(path: Path) -> Checkpoint:
     for name, dtype in state["text"].items():
         array = arrays[name]
         arrays[name] = array.reshape(-1).view(np.dtype(dtype)).reshape(array.shape[:-1])
-    return Checkpoint(int(state["step"]), arrays, state["facts"], state.get("best"))
+    return Checkpoint(int(state["step"]), arrays, state["facts"], state["best"])
 
 
 def _verify(path: Path) -> None:
     try:
         recorded = read_json(path / _MANIFEST)["files"]
         for name in (_TENSORS, _STATE):
-            if (path / name).stat().st_size != recorded[name]["bytes"] or sha256(path / name) != recorded[name][
-                "sha256"
-            ]:
+            known = recorded[name]
+            if (path / name).stat().st_size != known["bytes"] or sha256(path / name) != known["sha256"]:
                 raise InputError(f"The checkpoint {path} is damaged: {name} is not what was written.")
     except (OSError, KeyError, TypeError) as error:
         raise InputError(f"The checkpoint {path} is damaged ({error}).") from None

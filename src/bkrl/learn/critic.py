@@ -4,8 +4,6 @@ PPO makes some sixteen updates of a rollout, and a value head that starts from n
 nothing beside the model's, so it makes as many as lower the error on a quarter of the envs, which take turns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ A round plays whole episodes and writes them as a dataset of its own, in which `
 that was taken. In round r the bot acts with a chance of mixing^r, so the first round is the bot's alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

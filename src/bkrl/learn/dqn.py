@@ -3,8 +3,6 @@
 Sources: Mnih et al. 2015; van Hasselt et al. 2016 (double); Du et al. 2023 (arXiv 2302.06692) for the defaults.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,7 +72,6 @@ class DQN(ActionValueLearner):
         self.earned = 0.0  # the sum of all rewards so far
 
     def learn(self) -> dict[str, float]:
-        """Put the rollout into the memory, and learn from what is drawn from it."""
         c, before = self.config, self.step - self.rewards[:, :, 0].numel()
         self._remember()
         self._train_streams()

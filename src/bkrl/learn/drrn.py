@@ -9,8 +9,6 @@ A terminated episode is worth nothing from there on; a truncated one goes on bei
 envs, A actions, B steps of an update, W bytes of a view.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,7 +46,7 @@ class DRRN:
         total_steps: env steps to train for; the last iteration may go past it.
         seed: of the envs, the actions and the updates, each from its own named stream.
         hardware: where the agent computes.
-        defects: of the published code: b10 and g6 (`rewards.upstream.DEFECTS`).
+        defects: of the published code: b10 (`rewards.upstream.DEFECTS`).
     """
 
     def __init__(
@@ -77,8 +75,6 @@ class DRRN:
         self._seen: Views | None = None  # (N,) rows, what the agents see now
         self._symbols = self._rows = np.zeros(0, np.uint8)
         # Sums over all episodes but those of the last iteration that had some (g6).
-        self._earlier = np.zeros(4)
-        self._latest = np.zeros(4)
 
     @property
     def done(self) -> bool:
@@ -185,12 +181,8 @@ class DRRN:
         return of[0] + of[1] * best
 
     def _scores(self, ended: list[np.ndarray]) -> dict[str, float]:
-        """Means over the episodes that ended; with g6 over all those that ended before."""
+        """Means over the episodes that ended."""
         shown = np.sum(ended, axis=0) if ended else np.zeros(4)
-        if ended:
-            self._earlier, self._latest = self._earlier + self._latest, shown
-        if "g6" in self.defects:
-            shown = self._earlier
         count = shown[3]
         names = ("rollout/success_rate", "rollout/return", "rollout/length")
         return {name: float(total / count) for name, total in zip(names, shown, strict=False)} if count else {}
@@ -212,7 +204,7 @@ class DRRN:
             parts["worlds"] = {}
         tensors = {f"{part}.{name}": one for part, found in parts.items() for name, one in found.items()}
         tensors |= moments(self.optimizer, list(self.module.parameters()))
-        tensors |= {"symbols": self._symbols, "sums": np.stack([self._earlier, self._latest])}
+        tensors["symbols"] = self._symbols
         counters = {"step": self.step, "episodes": self.episodes, "updates": self.updates}
         return Saved(tensors, counters, exact=bool(parts["worlds"]))
 
@@ -227,7 +219,6 @@ class DRRN:
             self.target.load_state_dict(weights("target"))
         restore_moments(self.optimizer, list(self.module.parameters()), tensors)
         self.step, self.episodes, self.updates = (int(counters[name]) for name in ("step", "episodes", "updates"))
-        self._earlier, self._latest = tensors["sums"].copy()
         self.keys.restore(under(tensors, "keys."))
         if replay := under(tensors, "replay."):
             self.replay.restore(replay)

@@ -1,7 +1,5 @@
 """A learner that learns nothing: how an agent that cannot learn becomes a run like those of the others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bkrl.agents.protocol import Agent

@@ -1,7 +1,5 @@
 """Where a network computes and in which precision: the processor or a GPU, float32 or bfloat16, compiled or not."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,9 +10,7 @@ import torch
 from bkrl.agents.networks.layers import multiplies_bf16
 from bkrl.core.config import HardwareConfig
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.learn import ranks
 
-THREADS = ", threads: "
 LANGUAGE = "language model"
 """What `choose` is told of one that is not small."""
 
@@ -36,9 +32,8 @@ class Hardware:
     def __str__(self) -> str:
         """All that the last digits of a run hang on, apart from its settings."""
         compiled = ", compiled" if self.compile else ""
-        threads = f"{THREADS}{torch.get_num_threads()}" if self.device.type == "cpu" else ""
-        divided = f", ranks: {ranks.count()}" if ranks.count() > 1 else ""
-        return f"{self.device.type}, {self.precision}{compiled}{divided}{threads}"
+        threads = f", threads: {torch.get_num_threads()}" if self.device.type == "cpu" else ""
+        return f"{self.device.type}, {self.precision}{compiled}{threads}"
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""

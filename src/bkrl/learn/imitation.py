@@ -4,8 +4,6 @@ The loss is KL(teacher ‖ policy) in the states that the learner visits: for a 
 a policy the divergence from it. Both have the gradient of the cross-entropy with the teacher's distribution.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from bkrl.learn.rollout import Collector
 
 
 class Imitation:
-    """See `Auxiliary`. The teacher is the collector's.
+    """A loss beside those of PPO, of the same steps; nothing of it is in a checkpoint. The teacher is the collector's.
 
     Args:
         weight: of the loss at the first step.
@@ -25,6 +23,7 @@ class Imitation:
         self._figures: list[Tensor] = []
 
     def begin(self, collector: Collector) -> None:
+        """An update begins, which learns from what was collected last."""
         assert collector.taught is not None
         begun = collector.step - collector.rollout.rewards.size
         self.now = self.weight * max(0.0, 1 - begun / self.until)
@@ -32,6 +31,7 @@ class Imitation:
         self._figures.clear()
 
     def loss(self, index: Tensor, logits: Tensor) -> Tensor:
+        """Of the steps `index`, flat t * N + n, whose `logits` are (B, A) now; its weight included."""
         wanted = self.wanted.index_select(0, index)
         found = (torch.xlogy(wanted, wanted) - wanted * logits.log_softmax(-1)).sum(-1).mean()
         with torch.no_grad():

@@ -4,14 +4,11 @@ What is shared by the stages that train. The same command continues where the ne
 can be saved, what follows is byte for byte what would have followed.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +16,7 @@ import numpy as np
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.core.reporter import Reporter
-from bkrl.learn import ranks
 from bkrl.learn.checkpoint import Checkpoints
-from bkrl.learn.hardware import THREADS
 from bkrl.learn.protocol import Learner, Saved
 from bkrl.runs.record import Run
 
@@ -48,7 +43,6 @@ def train(
     at_milestone: Milestone,
     at_best: Callable[[], Sequence[str]] | None = None,
     kept: Callable[[int], Sequence[str]] = lambda number: (),
-    follows: Path | None = None,
 ) -> None:
     """Train until `learner.done`, logging every iteration to the run's metrics.jsonl.
 
@@ -66,7 +60,6 @@ def train(
             of the files it wrote into the run. Checkpoints hold them too: a restart may lead elsewhere than before, so
             it puts back those that were the best where it begins.
         kept: files that `at_milestone` wrote into the run, by the milestone's number; checkpoints hold their hashes.
-        follows: of a rank that does not write, the run of rank 0, whose checkpoints it reads.
 
     Raises:
         Diverged: what was learnt is not finite; the last checkpoint is from before that.
@@ -74,12 +67,9 @@ def train(
         RunFailed: a checkpoint cannot be written, or the network not be compiled.
         KeyboardInterrupt: SIGINT or SIGTERM came; the iteration was finished and a checkpoint written.
     """
-    checkpoints = Checkpoints((follows or run.path) / "checkpoints")
-    if follows is None:
-        checkpoints.sweep()
-    ranks.wait()
-    progress, best_files = (_resume if follows is None else _follow)(learner, run, reporter, checkpoints)
-    ranks.wait()
+    checkpoints = Checkpoints(run.file("checkpoints"))
+    checkpoints.sweep()
+    progress, best_files = _resume(learner, run, reporter, checkpoints)
     saved_at = learner.step
 
     def over() -> bool:
@@ -106,17 +96,13 @@ def train(
                 progress["score"] = score
                 if score is not None and (progress["best"] is None or score > progress["best"]):
                     progress["best"], best = score, True
-                    if at_best is not None and follows is None:
+                    if at_best is not None:
                         best_files = {name: run.file(name).read_bytes() for name in at_best()}
             due = learner.step - saved_at >= checkpoint_every
-            leaving = ranks.agreed(interrupted(), getattr(learner, "parameters", ()), learner.step)
-            if due or best or leaving or learner.done or over():
-                if follows is None:
-                    _save(learner, run, checkpoints, progress, best_files, best)
+            if due or best or interrupted() or learner.done or over():
+                _save(learner, run, checkpoints, progress, best_files, best)
                 saved_at = learner.step
-            if leaving:
-                interrupted(leave=True)
-                raise KeyboardInterrupt  # another rank was told to stop
+            interrupted(leave=True)
             if learner.done or over():
                 break
             metrics = learner.iterate()
@@ -181,17 +167,16 @@ def _resume(
         run.rewind(0)
         files = {"config.json": sha256(run.file("config.json"))}
         return {"milestones": 0, "best": None, "score": None, "warned": [], "files": files}, {}
-    progress = {"files": {}, "warned": []} | found.facts["progress"]  # earlier checkpoints hold no hashes of files
+    progress = dict(found.facts["progress"])
     for name, digest in progress["files"].items():
         path = run.file(name)
         if not path.is_file() or sha256(path) != digest:
             raise InputError(f"{path} is not what was written there; restore it, or pass --fresh.")
-    run.rewind(int(found.facts["metrics_bytes"]), found.facts.get("metrics_sha256"))
-    # Earlier checkpoints kept some of the learner's counters with the progress.
-    exact, counters = bool(found.facts["exact"]), progress | found.facts["counters"]
-    learner.restore(Saved(found.tensors, counters, exact))
+    run.rewind(int(found.facts["metrics_bytes"]), found.facts["metrics_sha256"])
+    exact = bool(found.facts["exact"])
+    learner.restore(Saved(found.tensors, found.facts["counters"], exact))
     began, now = found.facts["hardware"], str(learner.hardware)
-    if began not in (now, now.partition(THREADS)[0]):  # earlier checkpoints do not say how many threads there were
+    if began != now:
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
     how = "exactly where it was" if exact else "with fresh episodes, because these envs cannot be saved"
     reporter.say(f"continuing at step {learner.step:,}, {how}")
@@ -204,19 +189,6 @@ def _resume(
             reporter.warn(f"{path} is not what the checkpoint holds, and is put back from there.")
             atomic_write(path, raw)
     return progress, best_files
-
-
-def _follow(
-    learner: Learner, run: Run, reporter: Reporter, checkpoints: Checkpoints
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What `_resume` does, on a rank that writes nothing."""
-    del run, reporter
-    progress: dict[str, Any] = {"milestones": 0, "best": None, "score": None, "warned": [], "files": {}}
-    found = checkpoints.newest()
-    if found is not None and found.tensors:
-        progress |= found.facts["progress"]
-        learner.restore(Saved(found.tensors, progress | found.facts["counters"], bool(found.facts["exact"])))
-    return progress, {}
 
 
 def _note(figures: dict[str, float], score: float | None) -> str:
@@ -269,7 +241,6 @@ def _signals_wait() -> Iterator[_Interrupted]:
     state = _Interrupted()
 
     def later(number: int, frame: Any) -> None:
-        del frame
         if state.number is None:
             state.number, state.since = number, time.monotonic()
         elif time.monotonic() - state.since > 1.0:

@@ -5,8 +5,6 @@ Autograd records some thirty operations for it, each of which takes longer than 
 Axes: S steps of a rollout, B of them in a minibatch, A actions, K reward streams.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 
@@ -28,8 +26,8 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
     return float(1 - (returns - values).var(0).mean() / variance) if float(variance) > 0 else 0.0
 
 
-class Taken(NamedTuple):
-    """What is known of the steps of a rollout.
+class StepBatch(NamedTuple):
+    """The steps of a rollout, S = T * N, as the losses read them.
 
     Attributes:
         actions: (S,) int64.
@@ -56,7 +54,7 @@ class Weights(NamedTuple):
     broadcast: bool = False
 
 
-def losses(logits: Tensor, values: Tensor, taken: Taken, mb: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+def losses(logits: Tensor, values: Tensor, taken: StepBatch, mb: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
     """The loss (), and without gradients (5,) the policy's and the values', entropy, KL divergence and share clipped.
 
     Args:
@@ -71,7 +69,7 @@ def losses(logits: Tensor, values: Tensor, taken: Taken, mb: Tensor, weights: We
     return by_torch(logits, values, taken, mb, weights)
 
 
-def by_torch(logits: Tensor, values: Tensor, taken: Taken, mb: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+def by_torch(logits: Tensor, values: Tensor, taken: StepBatch, mb: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
     """What `losses` computes, in torch."""
     actions, before, advantage, old_values, returns = (column[mb] for column in taken)
     log_probs = logits.log_softmax(-1)
@@ -108,7 +106,7 @@ def value_loss(
 class _Losses(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, values: Tensor, taken: Taken, mb: Tensor, weights: Weights
+        ctx: Any, logits: Tensor, values: Tensor, taken: StepBatch, mb: Tensor, weights: Weights
     ) -> tuple[Tensor, Tensor]:
         of_logits, of_values = torch.empty(logits.shape), torch.empty(values.shape)
         figures = torch.empty(6)

@@ -1,10 +1,8 @@
-"""What learners on rollouts have in common: they collect T steps of N envs, are paid for them, and learn from them.
+"""The base class of learners on rollouts: they collect T steps of N envs, are paid for them, and learn from them.
 
 `RolloutLearner` is the base class; PPO and the learners of action values implement the update. Axes are named
 at allocation: T steps, N envs, K reward streams.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,6 @@ from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.windows import Reads
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.learn import ranks
 from bkrl.learn.hardware import Hardware
 from bkrl.learn.protocol import Saved, Stateful
 from bkrl.learn.rollout import Clock, Collector
@@ -103,7 +100,6 @@ class RolloutLearner:
         self.total_steps, self.seed = total_steps, seed
         self.hardware, self.device = hardware, hardware.device
         agent.prepare(self.device, hardware.compile)
-        ranks.share(agent)
         agent.at_step(0)
         self.collector = Collector(
             envs,

@@ -26,15 +26,15 @@ from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import percent
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.learn import ranks
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.losses import Taken, Weights, by_torch, divergence, explained_variance, losses
+from bkrl.learn.losses import StepBatch, Weights, by_torch, divergence, explained_variance, losses
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
-from bkrl.learn.protocol import Auxiliary, Saved
+from bkrl.learn.protocol import Saved
 from bkrl.rewards.streams import RewardStream
 
 if TYPE_CHECKING:
     from bkrl.learn.critic import CriticLearner
+    from bkrl.learn.imitation import Imitation
 
 _DROWNING = 1e4
 """A value loss beside which the policy's, about 1 whatever the rewards are, moves nothing."""
@@ -52,9 +52,9 @@ class PPO(RolloutLearner):
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
         broadcast_values: hold each value against all returns of its minibatch (`train-rs --compat g7`).
-        auxiliaries: further losses of the same minibatches.
+        imitation: a further loss of the same minibatches.
         critic: fits the agent's values, which PPO then does not train; the policy waits until it is ready.
-        teacher: who is asked what it would do in each step, for an auxiliary loss.
+        teacher: who is asked what it would do in each step, for `imitation`.
         seed: of the envs, the action noise and the minibatches, each from its own named stream.
         hardware: where the agent computes, and in which precision.
         goals: sets goals, for an agent that wants them.
@@ -75,7 +75,7 @@ class PPO(RolloutLearner):
         total_steps: int,
         bootstrap_truncated: bool = True,
         broadcast_values: bool = False,
-        auxiliaries: Sequence[Auxiliary] = (),
+        imitation: Imitation | None = None,
         critic: CriticLearner | None = None,
         teacher: Agent | None = None,
         seed: int = 0,
@@ -98,11 +98,11 @@ class PPO(RolloutLearner):
         if envs.num_envs != config.num_envs:
             raise ValueError(f"{envs.num_envs} envs for a configuration of {config.num_envs}")
         self.config, self.bootstrap_truncated, self.broadcast_values = config, bootstrap_truncated, broadcast_values
-        self.auxiliaries, self.critic = list(auxiliaries), critic
-        if broadcast_values and (config.accumulate > 1 or ranks.count() > 1):
+        self.imitation, self.critic = imitation, critic
+        if broadcast_values and config.accumulate > 1:
             raise UsageError(
                 "--compat g7 holds each value against a whole minibatch, which is not computed in parts: leave out "
-                "--accumulate and torchrun."
+                "--accumulate."
             )
         self.memory = bool(self.collector.state)
         sequences = envs.num_envs * config.num_steps // self.collector.recurrence
@@ -125,14 +125,14 @@ class PPO(RolloutLearner):
     def learn(self) -> dict[str, float]:
         """Advantages, then epochs of minibatches; a critic of its own learns after the update.
 
-        Until that critic is ready, the policy learns from the auxiliary losses alone, as from a teacher.
+        Until that critic is ready, the policy learns from its teacher alone.
         """
         advantages, returns = self.advantages()
         critic = self.critic
         if critic is None:
             return self.update(advantages, returns)
         figures: dict[str, float] = {}
-        if critic.ready or self.auxiliaries:
+        if critic.ready or self.imitation is not None:
             figures = self.update(advantages if critic.ready else torch.zeros_like(advantages), returns)
         self.iteration += not figures
         values, (next_values, ended) = self.collector.values, self.followed
@@ -167,13 +167,13 @@ class PPO(RolloutLearner):
         if c.norm_adv:
             summed = (summed - summed.mean()) / (summed.std() + 1e-8)
         log_probs = self.collector.logits.flatten(0, 1).log_softmax(-1).gather(1, actions[:, None]).squeeze(1)
-        taken = Taken(actions, log_probs, summed, self.collector.values.flatten(0, 1), returns.flatten(0, 1))
+        taken = StepBatch(actions, log_probs, summed, self.collector.values.flatten(0, 1), returns.flatten(0, 1))
         clip_value = c.clip_coef if c.clip_vloss else None
         weights = Weights(c.clip_coef, clip_value, c.vf_coef, c.ent_coef, self.broadcast_values)
         # Where the kernel is no large gain, runs keep the last digits that they had before there was one.
         compute = by_torch if self.collector.looks_apart is None else losses
-        for auxiliary in self.auxiliaries:
-            auxiliary.begin(self.collector)
+        if self.imitation is not None:
+            self.imitation.begin(self.collector)
         count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
@@ -183,19 +183,17 @@ class PPO(RolloutLearner):
             for minibatch in order.split(count // c.num_minibatches):
                 self.optimizer.zero_grad()
                 parts = []
-                own = ranks.mine(minibatch)
-                for part in own.split(max(1, -(-len(own) // c.accumulate))) if len(own) else ():
+                for part in minibatch.split(-(-len(minibatch) // c.accumulate)):
                     mb, logits, values = look(part)
                     loss, said = compute(logits, values, taken, mb, weights)
                     for learner in self.learners.values():
                         loss = loss + learner.loss(mb)
-                    for auxiliary in self.auxiliaries:
-                        loss = loss + auxiliary.loss(mb, logits)
+                    if self.imitation is not None:
+                        loss = loss + self.imitation.loss(mb, logits)
                     share = len(part) / len(minibatch)
                     (loss if share == 1 else loss * share).backward()
                     parts.append(share * torch.cat([loss.detach()[None], said]))
-                row = parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0)
-                figures.append(ranks.summed(self.parameters, row))
+                figures.append(parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0))
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
                 if far := c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
                     break
@@ -225,14 +223,14 @@ class PPO(RolloutLearner):
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
             **({"ppo/caution": self.caution} if c.target_kl > 0 else {}),
-            **{name: value for one in self.auxiliaries for name, value in one.metrics().items()},
+            **(self.imitation.metrics() if self.imitation is not None else {}),
         }
 
     def _weights(self) -> list[Tensor]:
         return [parameter.detach().clone() for parameter in self.parameters]
 
     @torch.no_grad()
-    def _keep_to_target(self, far: bool, before: list[Tensor], look: _Look, order: Tensor, taken: Taken) -> None:
+    def _keep_to_target(self, far: bool, before: list[Tensor], look: _Look, order: Tensor, taken: StepBatch) -> None:
         """Take the last step back if it led beyond the target KL.
 
         Adam's steps have a length of their own, so one may pass the target by far. As in Schulman et al. (2017, §4),
@@ -253,7 +251,7 @@ class PPO(RolloutLearner):
         elif kl < self.config.target_kl / 2:
             self.caution = min(1.0, 1.5 * self.caution)
 
-    def _divergence(self, look: _Look, order: Tensor, taken: Taken) -> float:
+    def _divergence(self, look: _Look, order: Tensor, taken: StepBatch) -> float:
         """KL(policy of the rollout ‖ policy now), estimated as in the loss."""
         where, logits, _ = look(order)
         now = logits.log_softmax(-1).gather(1, taken.actions[where][:, None]).squeeze(1)

@@ -4,8 +4,6 @@ One iteration: T steps of N envs with ε-greedy actions, Q(λ) targets, epochs o
 al. 2024 (arXiv 2407.04811).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -105,7 +103,6 @@ class PQN(ActionValueLearner):
         self.optimizer = RectifiedAdam(self.parameters, lr=config.learning_rate, fused=True)
 
     def learn(self) -> dict[str, float]:
-        """Epochs of regression on the targets of the stored rollout."""
         c, r = self.config, self.collector.rollout
         targets = self.targets().flatten()
         actions = torch.from_numpy(r.actions).flatten().to(self.device)

@@ -7,8 +7,6 @@ given a text and says each next token. Both may then learn answers to prompts. A
 what it reads in an update hangs on its number alone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.language.packing import Tokens
-from bkrl.agents.language.reading import Pair, cross_entropy_of
+from bkrl.agents.language.reading import TextPair, cross_entropy_of
 from bkrl.core.seeds import generator
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
@@ -52,7 +50,7 @@ class Pretrainer:
         self,
         lm: LanguageModel,
         texts: Sequence[Tokens],
-        pairs: Sequence[Pair],
+        pairs: Sequence[TextPair],
         *,
         steps: int,
         pair_steps: int,
@@ -97,7 +95,7 @@ class Pretrainer:
             raise Diverged(f"Reading diverged at update {self.step:,}: begin again with --fresh and a smaller --rate.")
         return {"lm/loss": mean, "time/update": time.perf_counter() - began}
 
-    def _pairs(self, step: int) -> list[Pair]:
+    def _pairs(self, step: int) -> list[TextPair]:
         """What update `step` reads."""
         rng = generator(self.seed, "batch", step)
         if step >= self.steps:
@@ -105,17 +103,17 @@ class Pretrainer:
         chosen = rng.integers(0, len(self.texts), self.batch).tolist()
         return [self.pair(self.texts[i], rng) for i in chosen]
 
-    def pair(self, text: Tokens, rng: np.random.Generator) -> Pair:
+    def pair(self, text: Tokens, rng: np.random.Generator) -> TextPair:
         """A text as what is given and what is to be said of it."""
         if self.lm.kind == "causal":
-            return Pair((), (*text, self.eos))
+            return TextPair((), (*text, self.eos))
         if len(text) > 1 and rng.random() < _CONTINUED:
             cut = int(rng.integers(1, len(text)))
-            return Pair(text[:cut], (*text[cut:], self.eos))
+            return TextPair(text[:cut], (*text[cut:], self.eos))
         given, said = with_gaps(text, self.sentinels, rng)
-        return Pair(given, (*said, self.eos))
+        return TextPair(given, (*said, self.eos))
 
-    def loss(self, pairs: Sequence[Pair]) -> Tensor:
+    def loss(self, pairs: Sequence[TextPair]) -> Tensor:
         """The mean cross-entropy of the tokens to be said."""
         return cross_entropy_of(self.lm, pairs)
 
@@ -139,7 +137,6 @@ class Pretrainer:
 
     def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
         """Nothing is warned of."""
-        del metrics
         return {}
 
     def facts(self) -> dict[str, Any]:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
     from bkrl.agents.protocol import Agent
     from bkrl.learn.hardware import Hardware
-    from bkrl.learn.rollout import Collector
 
 
 class Saved(NamedTuple):
@@ -34,27 +32,22 @@ class Learner(Protocol):
     @property
     def agent(self) -> Agent:
         """Who is trained; it can be played with between iterations."""
-        ...
 
     @property
     def hardware(self) -> Hardware:
         """Where it computes."""
-        ...
 
     @property
     def step(self) -> int:
         """Env steps taken."""
-        ...
 
     @property
     def total_steps(self) -> int:
         """Env steps to take; the last iteration may go past them."""
-        ...
 
     @property
     def done(self) -> bool:
         """Whether training is over."""
-        ...
 
     def iterate(self) -> dict[str, float]:
         """One iteration; its metrics (`time/…` in seconds).
@@ -62,27 +55,21 @@ class Learner(Protocol):
         Raises:
             Diverged: what was learnt is no longer finite.
         """
-        ...
 
     def state(self) -> Saved:
         """Everything that the next iteration depends on, envs and reward streams included."""
-        ...
 
     def restore(self, saved: Saved) -> None:
         """Take back what `state` returned in a learner made in the same way; fresh episodes where it is not exact."""
-        ...
 
     def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
         """What the metrics of the last iteration warn of: one sentence for each sign, said once in a run."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the learner: episodes, device, precision, parameters."""
-        ...
 
     def close(self) -> None:
         """Close its envs."""
-        ...
 
 
 @runtime_checkable
@@ -91,24 +78,6 @@ class Stateful(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Everything that changes: arrays and tensors by name."""
-        ...
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what `state` returned."""
-        ...
-
-
-class Auxiliary(Protocol):
-    """A loss beside those of PPO, of the same steps and with a weight of its own; nothing of it is in a checkpoint."""
-
-    def begin(self, collector: Collector) -> None:
-        """An update begins, which learns from what was collected last."""
-        ...
-
-    def loss(self, index: Tensor, logits: Tensor) -> Tensor:
-        """Of the steps `index`, flat t * N + n, in which the agent says `logits` (B, A) now; its weight included."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Figures about the last update."""
-        ...

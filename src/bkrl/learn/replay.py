@@ -3,8 +3,6 @@
 What agents see is kept as rows of bytes (`ViewKeys`), so that a text that is seen a thousand times is kept once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

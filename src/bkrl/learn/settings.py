@@ -1,7 +1,5 @@
 """Hyper-parameters of learners that only train-rs has; those that collect shares stand in `core.config`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Asking language models: one protocol, one ask loop, one store; who answers is a name like `openai:MODEL`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from bkrl.core.errors import UsageError

@@ -1,7 +1,5 @@
 """What the store of replies holds, in figures: `bkrl cache info`."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 backends only sort them, see `protocol.Fault`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """The calls of OpenAI's Batch API: a file of requests goes up, a batch is started, a file of answers comes down."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -4,8 +4,6 @@ What is out stands in `batches.json` in the run's folder, written before anythin
 token of ours at the endpoint. So a process killed at any moment neither loses a batch nor submits one twice.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping
@@ -33,7 +31,7 @@ _UNKNOWN = Request(())
 
 
 @dataclass
-class Batch:
+class SentBatch:
     """One batch. `status` is the endpoint's word for it; `batch_id` is empty until the endpoint has named one; `known`
     is what was known of the endpoint when the requests were put.
     """
@@ -47,7 +45,7 @@ class Batch:
 
 
 class _State(TypedDict):
-    batches: list[Batch]
+    batches: list[SentBatch]
     failures: dict[str, tuple[str, str]]
 
 
@@ -100,7 +98,6 @@ class Batches:
         return self._backend.capabilities.accepted
 
     def facts(self) -> list[dict[str, Any]]:
-        """For the manifest."""
         return [
             {"id": batch.batch_id, "status": batch.status, "requests": len(batch.keys)}
             for batch in self.batches
@@ -153,7 +150,7 @@ class Batches:
             yield keys, lines, most
 
     async def _hand_in(self, keys: list[str], lines: list[bytes], most: float) -> None:
-        batch = Batch(secrets.token_hex(8), keys, replace(self._backend.capabilities))
+        batch = SentBatch(secrets.token_hex(8), keys, replace(self._backend.capabilities))
         file = self._folder / f"batch-{batch.token}.jsonl"
         self.batches.append(batch)
         # Before its money is set aside: a kill in between must not leave a sum that belongs to no batch.
@@ -228,7 +225,7 @@ class Batches:
         return outcome
 
     async def _fetch(
-        self, batch: Batch, said: Mapping[str, Any], missing: Mapping[str, Request], outcome: Outcome
+        self, batch: SentBatch, said: Mapping[str, Any], missing: Mapping[str, Request], outcome: Outcome
     ) -> None:
         """Every line of a finished batch into the store, in whatever order and however often it comes."""
         wanted, seen = set(batch.keys), set()
@@ -291,11 +288,11 @@ class Batches:
         return self._session.call(whole())
 
 
-def _name(batch: Batch) -> str:
+def _name(batch: SentBatch) -> str:
     return f"batch-{batch.token}"
 
 
-def _read(file: Path) -> tuple[list[Batch], dict[str, tuple[str, str]]]:
+def _read(file: Path) -> tuple[list[SentBatch], dict[str, tuple[str, str]]]:
     if not file.exists():
         return [], {}
     try:

@@ -4,8 +4,6 @@
 whose end was not recorded, or whose answer was lost on the way, counts in full: the provider may have billed it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

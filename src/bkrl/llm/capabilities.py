@@ -4,8 +4,6 @@ One small JSON file, `endpoints.json` in the cache folder, with an entry for eac
 secret; delete it to have everything found out again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

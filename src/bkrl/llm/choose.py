@@ -6,8 +6,6 @@ themselves; a question whose phrasings still disagree weighs nothing (`settled`)
 log-probabilities (`protocol.chances`), the words of several samples vote.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -282,7 +280,6 @@ class Calibration:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Plain values."""
         return {**asdict(self), "bias": list(self.bias)}
 
 

@@ -1,7 +1,5 @@
 """Reading a chat completion: bytes in, a reply or a fault out; the same for live answers and lines of a batch."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

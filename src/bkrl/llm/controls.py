@@ -22,7 +22,6 @@ class ControlBackend:
     name = ""
 
     def __init__(self, spec: str, connection: Connection) -> None:
-        del connection
         self.seed = spec
 
     async def complete(self, request: Request) -> Reply:

@@ -1,7 +1,5 @@
 """What a person adds to every request: headers, whose values stay in the environment, and fields of the body."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

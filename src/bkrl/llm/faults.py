@@ -4,8 +4,6 @@ Providers agree on few things, so an answer is sorted by its HTTP status first a
 unknown is tried again, because a lost answer costs more than a wasted request.
 """
 
-from __future__ import annotations
-
 import email.utils
 import json
 import re

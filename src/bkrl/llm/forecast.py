@@ -1,7 +1,5 @@
 """What asking will take, before anything is asked: tokens, dollars, and what is in the store already."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

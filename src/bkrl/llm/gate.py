@@ -4,8 +4,6 @@ As in TCP: each round of good replies triples the number until the server first 
 requests" takes a fifth, once for each burst. A pause (Retry-After) holds the whole pool, not one request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -12,8 +12,6 @@ GGUF files are dequantised to float32. BKRL_LLM_THREADS says how many threads co
 the layers multiply: float32, or bfloat16, which is faster and stored as another model's answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence

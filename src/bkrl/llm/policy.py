@@ -11,8 +11,6 @@ again  the backend has learnt how to ask: this request at once again; costs it n
 =====  =====================================================================================================
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -3,8 +3,6 @@
 A price that is not known is None, and every sum it would enter is None too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -162,22 +162,18 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """What the user typed, e.g. `openai:MODEL`."""
-        ...
 
     @property
     def identity(self) -> Mapping[str, str] | None:
         """What tells its answers from another backend's (kind, host, model; never a connection setting), or None when
         its answers cost nothing and are not stored.
         """
-        ...
 
     async def complete(self, request: Request) -> Reply:
         """Answer once. Raises Fault; does not retry, wait or log."""
-        ...
 
     def facts(self) -> dict[str, str]:
         """What the manifest says about it. Never a secret."""
-        ...
 
     async def close(self) -> None: ...
 

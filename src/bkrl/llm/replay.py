@@ -3,8 +3,6 @@
 With it a labelled study can be repeated by anyone, without a key, long after the model is gone.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ class ReplayBackend:
     identity = None
 
     def __init__(self, spec: str, connection: Connection) -> None:
-        del connection
         self.name = f"replay:{spec}"
         path, run = Path(spec), None
         if not path.is_file():

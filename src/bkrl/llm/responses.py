@@ -2,8 +2,6 @@
 in, and the names of fields that a server complains about. Everything else treats the two APIs alike.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

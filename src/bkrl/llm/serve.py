@@ -6,8 +6,6 @@
 It speaks chat completions on the loopback interface alone, and knows what `--llm rules` knows.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

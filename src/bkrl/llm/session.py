@@ -8,8 +8,6 @@ Ten thousand labels and three new captions of a learner's step go through the sa
 (`asker.Asker`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """What the replies of one session took: requests, tokens, dollars."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -91,13 +89,11 @@ class Usage:
         return {"usage": np.frombuffer(text.encode(), np.uint8), "usage.keys": keys}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned; checkpoints of earlier versions hold nothing of it."""
-        if "usage" in state:
-            counts = json.loads(bytes(state["usage"]))
-            self.reasons = Counter(counts.pop("reasons"))
-            vars(self).update(counts)
-            keys = bytes(state["usage.keys"])
-            self.keys = {keys[start : start + 32].hex() for start in range(0, len(keys), 32)}
+        counts = json.loads(bytes(state["usage"]))
+        self.reasons = Counter(counts.pop("reasons"))
+        vars(self).update(counts)
+        keys = bytes(state["usage.keys"])
+        self.keys = {keys[start : start + 32].hex() for start in range(0, len(keys), 32)}
 
     def cost_facts(self) -> dict[str, Any]:
         """For the manifest: what the replies cost, and what this run has spent; null where a price is not known."""

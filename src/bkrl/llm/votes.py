@@ -4,8 +4,6 @@ It is the truth by which Housekeep judges, and so no knowledge that an agent cou
 can do there. It answers as `rules` does, with the votes in place of the table written by hand; programs hold the votes.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 from bkrl.envs.housekeep.labels import truth

@@ -1,7 +1,5 @@
 """Opening the weights of a causal language model: a transformers folder, or a GGUF file."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 Sources: Hui et al. (2020), BabyAI 1.1, the original architecture; Carta et al. (2023), where it is Symbolic-PPO.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

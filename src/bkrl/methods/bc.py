@@ -203,7 +203,6 @@ class _DaggerTrainee(Trainee):
     learner: Dagger
 
     def begin(self, folder: Path) -> None:
-        """Its datasets lie in the run."""
         self.learner.folder = folder / "data"
 
 

@@ -4,8 +4,6 @@ The defaults are those with which GLAM's authors trained it beside theirs (Carta
 there, which `--compat` brings back.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -46,12 +44,11 @@ def build(settings: DRRNSettings) -> Trainee:
     from bkrl.learn.drrn import DRRN
     from bkrl.learn.hardware import choose
     from bkrl.rewards.streams import EnvReward
-    from bkrl.text.language import DEFECTS
     from bkrl.text.wording import Wording
 
     defects = settings.defects
     reading = Reading(settings.form, settings.observations, settings.temperature)
-    wording = Wording(settings.language, compat=defects.intersection(DEFECTS))
+    wording = Wording(settings.language, compat=defects & {"g4"})
     envs = make_vec(settings.env, settings.replay.num_envs, backend=settings.backend)
     agent = new_drrn(envs, settings.vocabulary, reading, wording, derive_seed(settings.seed, "weights"))
     learner = DRRN(

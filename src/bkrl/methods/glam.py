@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only, flags_of, option_name
-from bkrl.methods.advising import advise
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
-from bkrl.methods.shaped import PotentialSettings, open_potential, shaped_trainee, streams_of, trusted
+from bkrl.methods.shaped import PotentialSettings, advise, open_potential, shaped_trainee, streams_of
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
@@ -169,7 +168,6 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     from bkrl.agents.language.catalogue import open_language_model
     from bkrl.agents.language.scorer import Scoring
     from bkrl.core.seeds import derive_seed
-    from bkrl.text.language import DEFECTS
     from bkrl.text.wording import Wording
 
     c: LMConfig = settings.lm
@@ -191,7 +189,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
         most_tokens=c.max_tokens_at_once,
     )
     names = c.action_words if "," not in c.action_words else tuple(map(str.strip, c.action_words.split(",")))
-    wording = Wording(c.language, c.words, names, c.goal_label, defects.intersection(DEFECTS))
+    wording = Wording(c.language, c.words, names, c.goal_label, defects & {"g4"})
     agent = LanguageAgent(model, env_id, num_values, how, wording, seed)
     return agent
 
@@ -298,14 +296,6 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
         Flag("start from these weights: a train-rs run of glam, or of bc --lm", reads=True),
     ] = None
     reward_scale: RewardScale = 1.0
-    echo: Annotated[
-        float,
-        Flag(
-            "weight of an auxiliary loss: predict the text of the next observation (ECHO, arXiv 2605.24517)",
-            least=0,
-            only=(Only("--train all or lora", lambda c: c.lm.train != "heads"),),
-        ),
-    ] = 0.0
     critic_learning_rate: Annotated[
         float, Flag("Adam's step size for --critic own", least=0, only=_OWN, seldom=True)
     ] = 1e-3
@@ -340,7 +330,6 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
 
     @property
     def run_dir(self) -> Path:
-        """Where this run lives: `out`, or its default."""
         form = f"-{self.shaping}" if self.potential else ""
         return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
 
@@ -358,7 +347,6 @@ def build(settings: GlamSettings) -> Trainee:
     """A language model as the policy, trained by PPO."""
     from bkrl.envs import make_vec
     from bkrl.learn.critic import CriticLearner
-    from bkrl.learn.echo import Echo
     from bkrl.learn.hardware import LANGUAGE, choose
     from bkrl.learn.imitation import Imitation
 
@@ -376,30 +364,27 @@ def build(settings: GlamSettings) -> Trainee:
     goes_on = settings.init_from is not None
     kl = settings.ppo.target_kl if settings.ppo.target_kl >= 0 else 0.03 if goes_on else 0.0
     settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate, target_kl=kl))
-    more: dict[str, Any] = {"auxiliaries": []}
-    if settings.echo and settings.lm.train != "heads":
-        more["auxiliaries"].append(Echo(agent, settings.echo))
+    more: dict[str, Any] = {}
     if settings.imitate:
         more["teacher"] = _teacher(settings)
-        more["auxiliaries"].append(Imitation(settings.imitate_coef, settings.imitate_until or settings.steps))
+        more["imitation"] = Imitation(settings.imitate_coef, settings.imitate_until or settings.steps)
     if settings.lm.critic == "own":
         first = settings.critic_first if settings.critic_first >= 0 else 200 if goes_on else 0
         more["critic"] = CriticLearner(
             agent, learning_rate=settings.critic_learning_rate, first=first, seed=settings.seed
         )
 
-    settings = trusted(settings)
     with ExitStack() as stack:
-        potential = None if settings.potential is None else open_potential(settings, stack, None, defects)
+        opened = None if settings.potential is None else open_potential(settings, stack, None, defects)
         setup = Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend), "text", hardware)
-        if potential is None:
+        if opened is None:
             learner = learner_of(settings, setup, agent, [env_reward(settings)], defects, **more)
             steps = settings.ppo.num_envs * settings.ppo.num_steps
             trainee = Trainee(learner, facts_of("none", defects, learner), iteration_steps=steps)
         else:
-            streams, advised = streams_of(settings, potential, defects), advise(settings, potential.artefact, agent)
+            streams, advised = streams_of(settings, opened, defects), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, defects, **more)
-            trainee = shaped_trainee(settings, learner, potential, stack, defects)
+            trainee = shaped_trainee(settings, learner, opened, stack, defects)
     trainee.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
     if settings.init_from is None:
         trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
@@ -468,7 +453,6 @@ register_method(
         GlamSettings,
         build,
         "PPO with a language model as the policy, and a potential if one is given",
-        ranks=True,
     )
 )
 register_method(
@@ -477,7 +461,6 @@ register_method(
         PublishedSettings,
         build,
         "glam with the settings that Flan-T5 was trained with; small models hardly learn with them",
-        ranks=True,
     )
 )
 register_method(

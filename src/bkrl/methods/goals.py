@@ -315,7 +315,7 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.goals.closed import ClosedSuggester
     from bkrl.labelers.material import env_card
     from bkrl.llm import CONTROLS
-    from bkrl.llm.beside import open_session
+    from bkrl.llm.opening import open_session
     from bkrl.text.prompts import SHIPPED
 
     kind = settings.suggester.partition(":")[0]

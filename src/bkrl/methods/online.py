@@ -73,14 +73,12 @@ class OnlineTrainee(Trainee):
         self.comparisons.session.keep_account(folder)
 
     def figures(self) -> dict[str, float]:
-        """Nothing; RunFailed where nothing can be asked and not one answer came."""
         stopped = self.comparisons.session.stopped
         if stopped and not len(self.comparisons.usable):
             raise RunFailed(f"{stopped.rstrip('.')}: there is no potential; mend that, and the same command goes on.")
         return {}
 
     def result(self) -> Any:
-        """See `Trainee.result`; what was asked, and what it cost, is known by now."""
         asked, session = self.comparisons, self.comparisons.session
         self.facts |= {
             "live": {**session.backend.facts(), **asked.facts(), "fits": self.potential.fits},
@@ -136,7 +134,7 @@ def _check(settings: OnlineSettings) -> None:
     """UsageError where there can be no potential."""
     from bkrl.envs import env_spec
     from bkrl.llm import check_knows
-    from bkrl.llm.beside import check_name
+    from bkrl.llm.opening import check_name
 
     check_name(settings.llm)
     check_knows(settings.llm, settings.env, env_spec(settings.env).family)
@@ -163,7 +161,7 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
     from bkrl.labelers.asking import Sampling
     from bkrl.labelers.live import LiveComparisons
     from bkrl.labelers.material import env_card
-    from bkrl.llm.beside import open_session
+    from bkrl.llm.opening import open_session
 
     facts = env_spec(settings.env)
     session = open_session(settings.llm, settings, stack)

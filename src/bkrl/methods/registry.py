@@ -133,7 +133,6 @@ class Method:
         baseline: the method it is compared with; its own name for one that others are compared with.
         form: its form of shaping where a run's manifest names none; a key of `rewards.shaping.FORMS`.
         learns: whether it does; if not, its curve is a flat line that reports carry on as far as those of the others.
-        ranks: whether torchrun may run it over several processes.
         colour: the slot of its lines' colour in figures; None: the next free one.
         outlook: what a run would ask a language model, and what that costs, if the method asks one as it trains: for
             settings whose `dry_run` is set. It asks and writes nothing.
@@ -149,7 +148,6 @@ class Method:
     baseline: str = "ppo"
     form: str = "none"
     learns: bool = True
-    ranks: bool = False
     colour: int | None = None
     outlook: Callable[[Any], Outlook] | None = None
 

@@ -1,7 +1,5 @@
 """Settings that several methods share; each of their classes of settings extends those that mean something to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

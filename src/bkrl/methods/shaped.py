@@ -1,28 +1,41 @@
 """bk-code, bk-pref, bk-goal, bk-own, bk-evolve: PPO with a potential Φ that shapes the reward or advises.
 
 The five differ in what Φ was made from, and in nothing else. Another method takes a potential by `PotentialSettings`,
-`open_potential`, `streams_of`, `advise` and `shaped_trainee`, as glam does.
+`open_potential`, `streams_of`, `advise` and `shaped_trainee`, as glam does. The run behind a potential is opened once.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag, Only
 from bkrl.core.reporter import percent
-from bkrl.methods.advising import ADVISED, STARTED, WITHOUT_ADVICE, advise, is_empty
-from bkrl.methods.ppo import PPOSettings, env_reward, facts_of, learner_of, policy_of, set_up
+from bkrl.methods.ppo import PPOSettings, facts_of, learner_of, policy_of, set_up
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, method_of, register_method
 
 if TYPE_CHECKING:
+    from bkrl.agents.advised import Advice
+    from bkrl.agents.protocol import TrainableAgent
     from bkrl.learn.ppo import PPO
     from bkrl.potentials.protocol import Scaled
     from bkrl.rewards.streams import RewardStream
     from bkrl.runs.record import Run
+
+STARTED = ("start", "progress+start")
+"""The forms of shaping in which a policy begins as a potential's advice."""
+ADVISED = ("advice", "pbrs+advice", *STARTED)
+"""The forms of shaping that take a potential's advice on actions."""
+WITHOUT_ADVICE = {
+    "advice": "plain PPO",
+    "pbrs+advice": "exact shaping alone",
+    "start": "plain PPO",
+    "progress+start": "progress alone",
+}
+"""What a run of each of them is where the advice is empty."""
 
 _ADVISED = Only("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
 _FALLING = Only(
@@ -104,7 +117,6 @@ class PotentialSettings(TrainRsConfig):
 
     @property
     def run_dir(self) -> Path:
-        """Where this run lives: `out`, or its default."""
         form = "" if self.shaping == "pbrs" else f"-{self.shaping}"
         return self.out or Path("logs") / f"{self.alg}{form}-{self.env}-s{self.seed}"
 
@@ -145,22 +157,37 @@ class _Advised(Trainee):
     """A trainee whose agent begins with advice."""
 
     def result(self) -> Any:
-        """Without the advice once nothing of it is left."""
         agent: Any = self.learner.agent
         return agent.base if agent.now == 0.0 else agent
 
 
-def _check_form(settings: Any, defects: frozenset[str]) -> None:
+class Opened(NamedTuple):
+    """The potential of a run.
+
+    Attributes:
+        made: the train-rm run.
+        potential: Φ, with the published defects that are its own.
+        psi: its advice Ψ on actions, None where it has none.
+        trust: the factor of Φ and Ψ (`--trust`), and why it is that.
+    """
+
+    made: Run
+    potential: Scaled
+    psi: Advice | None
+    trust: tuple[float, str]
+
+
+def _check_form(settings: Any, defects: frozenset[str], trust: float) -> None:
     """UsageError where the form of shaping cannot work with the other settings."""
-    from bkrl.rewards.bonus import MOST_OWED
+    from bkrl.rewards.bonus import MAX_DEBT
 
     if settings.shaping in STARTED and settings.init_from is not None:
         raise UsageError(f"--shaping {settings.shaping} and --init-from both say what the policy begins as: name one.")
     if settings.shaping != "pbrs" and defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
     shift, gamma = settings.shaping_shift, settings.ppo.gamma
-    largest = settings.coef * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
-    if settings.shaping == "pbim" and (gamma == 0.0 or largest / gamma > MOST_OWED):
+    largest = settings.coef * trust * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
+    if settings.shaping == "pbim" and (gamma == 0.0 or largest / gamma > MAX_DEBT):
         raise UsageError(
             "--shaping pbim takes back later what it paid before, divided by --gamma for each step in between, and "
             f"--gamma {gamma:g} makes that too large to pay after a single step: choose a --gamma nearer to 1, "
@@ -176,40 +203,40 @@ def build(settings: ShapedSettings) -> Trainee:
         made = "that bkrl.write_potential made" if variant == "own" else made
         made = "of `bkrl train-rm` on a run of `bkrl evolve`" if variant == "evolve" else made
         raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
-    settings = trusted(settings)
     with ExitStack() as stack:
-        potential = open_potential(settings, stack, variant, defects)
+        opened = open_potential(settings, stack, variant, defects)
+        streams = streams_of(settings, opened, defects)
         setup = set_up(settings)
-        streams = streams_of(settings, potential, defects)
-        agent = advise(settings, potential.artefact, policy_of(settings, setup, len(streams)))
+        agent = advise(settings, opened, policy_of(settings, setup, len(streams)))
         learner = learner_of(settings, setup, agent, streams, defects)
-        return shaped_trainee(settings, learner, potential, stack, defects)
+        return shaped_trainee(settings, learner, opened, stack, defects)
 
 
 def open_potential(
     settings: Any, stack: ExitStack, variant: str | None = None, defects: frozenset[str] = frozenset()
-) -> Scaled:
+) -> Opened:
     """The potential of the settings, once it is seen that it fits the method, the form of shaping and the env.
 
     Args:
         settings: `PotentialSettings` with `ppo`.
         stack: closes it.
         variant: what it must have been made from; None: anything.
-        defects: of the published code, to train with; it has those that are its own.
+        defects: of the published code, to train with; Φ has those that are its own.
 
     Raises:
         UsageError: settings that cannot work.
         InputError: it is missing, damaged or made for another family of envs.
     """
     from bkrl.envs import env_spec
-    from bkrl.potentials import load_potential
+    from bkrl.potentials import advice, load_potential
     from bkrl.rewards.upstream import with_defects
     from bkrl.runs.record import Run
 
-    _check_form(settings, defects)
     source, facts = settings.potential, env_spec(settings.env)
-    made = Run.open(source, "train-rm", verify=False).facts
-    found: Any = made.get("variant")
+    made = Run.open(source, "train-rm", verify=False)
+    trust = _trust_in(made) if settings.trust == "auto" else (1.0, "")
+    _check_form(settings, defects, trust[0])
+    found: Any = made.facts.get("variant")
     if variant is not None and found is not None and found != variant:
         what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
             found, f"was built from {found} labels"
@@ -219,7 +246,7 @@ def open_potential(
         raise UsageError(
             "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
         )
-    if (at_chance := made.get("labels_at_chance")) and not settings.allow_chance and settings.trust == "full":
+    if (at_chance := made.facts.get("labels_at_chance")) and not settings.allow_chance and settings.trust == "full":
         raise UsageError(
             f"{source} is of labels at chance ({'; '.join(at_chance)}); --allow-chance trains all the same."
         )
@@ -240,17 +267,17 @@ def open_potential(
     defective = with_defects(potential, defects)
     if defective is not potential:
         stack.callback(defective.close)
-    return defective
+    return Opened(made, defective, advice.load(artefact.folder, artefact.settings), trust)
 
 
 def shaped_trainee(
-    settings: Any, learner: PPO, potential: Scaled, stack: ExitStack, defects: frozenset[str] = frozenset()
+    settings: Any, learner: PPO, opened: Opened, stack: ExitStack, defects: frozenset[str] = frozenset()
 ) -> Trainee:
     """A learner that a potential shapes, with what the run says of it; it closes what `stack` has opened."""
     from bkrl.agents.advised import AdvisedAgent
     from bkrl.rewards.shaping import FORMS
 
-    form, reads, agent = settings.shaping, potential.artefact.reads, learner.agent
+    form, reads, agent = settings.shaping, opened.potential.artefact.reads, learner.agent
     advised = isinstance(agent, AdvisedAgent)
     trainee = (_Advised if advised else Trainee)(
         learner,
@@ -259,20 +286,19 @@ def shaped_trainee(
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
         measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
     )
-    _warn(trainee, settings, potential)
+    _warn(trainee, settings, opened)
     trainee.opened.append(stack.pop_all())
     return trainee
 
 
-def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
+def _warn(trainee: Trainee, settings: Any, opened: Opened) -> None:
     """Say what may make the run misleading."""
     from bkrl.envs import env_spec
     from bkrl.inspect.report import doubts_of
     from bkrl.potentials import EMPTY
     from bkrl.rewards.shaping import FORMS
-    from bkrl.runs.record import Run
 
-    form, source = settings.shaping, settings.potential
+    form, source, made = settings.shaping, settings.potential, opened.made
     if _FALLING.holds(settings) and settings.decay_steps > settings.steps:
         left = f"its weight still is {percent(1 - settings.steps / settings.decay_steps)} of the first at the end"
         trainee.warnings.append(
@@ -281,13 +307,12 @@ def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
         )
         if form not in ADVISED:
             trainee.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
-    made = Run.open(source, "train-rm", verify=False)
     if env_spec(settings.env).env_id in {one["env"] for one in made.facts.get("chosen_on", [])}:
         trainee.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
         )
     if settings.trust == "auto":
-        weight, why = trust_in(made)
+        weight, why = opened.trust
         trainee.facts["trust"] = weight
         (trainee.notes if weight else trainee.warnings).append(
             f"Trust in Φ of {source}: {why}, so it weighs {weight:.2f}." + ("" if weight else " It is switched off.")
@@ -296,28 +321,18 @@ def _warn(trainee: Trainee, settings: Any, potential: Scaled) -> None:
         trainee.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
-    if idle := _counted_in_vain(potential, settings.env):
+    if idle := _counted_in_vain(opened.potential, settings.env):
         trainee.notes.append(
             f"Φ of {source} counts {', '.join(idle).replace('_', ' ')}, and {settings.env} has nothing of the kind: "
-            f"that part of Φ never changes here. It was made in {potential.artefact.env_id}; collect and label in an "
-            "env that is more alike, if more is to be known of this one."
+            f"that part of Φ never changes here. It was made in {opened.potential.artefact.env_id}; collect and label "
+            "in an env that is more alike, if more is to be known of this one."
         )
-    if form in ADVISED and is_empty(potential.artefact):
+    if form in ADVISED and (opened.psi is None or opened.psi.empty):
         trainee.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
         trainee.facts["advice"] = EMPTY
 
 
-def trusted(settings: Any) -> Any:
-    """The settings, whose potential and advice weigh as much as they are trusted."""
-    from bkrl.runs.record import Run
-
-    if settings.trust == "full" or settings.potential is None:
-        return settings
-    weight, _ = trust_in(Run.open(settings.potential, "train-rm", verify=False))
-    return replace(settings, shaping_coef=settings.coef * weight, advice_coef=settings.advice_coef * weight)
-
-
-def trust_in(made: Run) -> tuple[float, str]:
+def _trust_in(made: Run) -> tuple[float, str]:
     """The weight of a potential by how well it orders what it was not fitted on, and what that is in words.
 
     Of two moments that Φ orders, an accuracy p says that the truth orders them so with probability p, and the other way
@@ -358,26 +373,65 @@ def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
     return [name for name, value in zip(idle, values[1:], strict=True) if value != values[0]]
 
 
-def streams_of(settings: Any, potential: Scaled, defects: frozenset[str] = frozenset()) -> list[RewardStream]:
+def streams_of(settings: Any, opened: Opened, defects: frozenset[str] = frozenset()) -> list[RewardStream]:
     """What the agent is paid: the env's reward and what the form of shaping adds."""
     from bkrl.rewards.bonus import Bonus, InvariantBonus, Progress
     from bkrl.rewards.shaped import ShapedReward
+    from bkrl.rewards.streams import EnvReward
     from bkrl.rewards.upstream import PublishedReward
 
-    gamma, coef, scale = settings.ppo.gamma, settings.coef, settings.reward_scale
-    same: dict[str, Any] = {"reward_scale": scale, "shift": settings.shaping_shift}
+    potential, gamma, scale, form = opened.potential, settings.ppo.gamma, settings.reward_scale, settings.shaping
+    same: dict[str, Any] = {"reward_scale": scale, "shaping_coef": settings.coef * opened.trust[0]}
     if defects:
-        return [PublishedReward(potential, gamma, defects, reward_scale=scale, shaping_coef=coef)]
-    if settings.shaping in ("advice", "start"):
-        return [env_reward(settings)]
-    if settings.shaping in ("pbrs", "pbrs+advice"):
-        return [ShapedReward(potential, gamma, shaping_coef=coef, **same)]
-    if settings.shaping == "pbim":
-        return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, shaping_coef=coef, **same)]
-    if settings.shaping in ("progress", "progress+start"):
-        return [Progress(potential, gamma, shaping_coef=coef, until=settings.decay_steps, **same)]
-    until = settings.decay_steps if settings.shaping == "decay" else 0
-    return [Bonus(potential, gamma, shaping_coef=coef, until=until, **same)]
+        return [PublishedReward(potential, gamma, defects, **same)]
+    if form in ("advice", "start"):
+        return [EnvReward(gamma=gamma, scale=scale)]
+    same["shift"] = settings.shaping_shift
+    if form in ("pbrs", "pbrs+advice"):
+        return [ShapedReward(potential, gamma, **same)]
+    if form == "pbim":
+        return [InvariantBonus(potential, gamma, num_envs=settings.ppo.num_envs, **same)]
+    if form in ("progress", "progress+start"):
+        return [Progress(potential, gamma, until=settings.decay_steps, **same)]
+    return [Bonus(potential, gamma, until=settings.decay_steps if form == "decay" else 0, **same)]
+
+
+def advise(settings: Any, opened: Opened, agent: TrainableAgent) -> TrainableAgent:
+    """The agent with the potential's advice on its logits or in its first weights, if that is the form of shaping."""
+    from bkrl.agents.advised import AdvisedAgent, begin_as
+
+    form, psi, weight = settings.shaping, opened.psi, settings.advice_coef * opened.trust[0]
+    if form not in ADVISED:
+        return agent
+    if agent.view == "image":
+        raise UsageError(
+            f"--shaping {form} reads symbols, and this policy sees pictures; use --network compact without "
+            "--view image, or --shaping pbrs."
+        )
+    if (psi is None or psi.empty) and not settings.allow_empty_advice and opened.potential.artefact.control != "zero":
+        paid, _, with_advice = form.partition("+")
+        plain = f"--shaping {paid}" if with_advice else "plain PPO"
+        raise UsageError(
+            f"The advice of {settings.potential} is empty (Ψ = 0: it says next to nothing about actions), so --shaping "
+            f"{form} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
+            "--allow-empty-advice."
+        )
+    if psi is None or (form in STARTED and psi.empty):
+        return agent
+    if form in STARTED:
+        started: Any = agent
+        try:
+            begin_as(started.module, psi, weight)
+        except ValueError as error:
+            raise UsageError(
+                f"--shaping {form} gives the policy the weights of the advice of {settings.potential}, and "
+                f"{error}: use --network compact, which sees symbols alone, and a program that has an `advice` of its "
+                "own; or --shaping advice."
+            ) from None
+        return agent
+    if agent.view == "text":
+        from bkrl.agents.language.advised import AdvisedLanguageAgent as AdvisedAgent  # type: ignore[assignment]
+    return AdvisedAgent(agent, psi, weight, settings.decay_steps)
 
 
 for _colour, (_variant, _needs, _help) in enumerate(

@@ -74,10 +74,6 @@ class ValueSettings(GuidedSettings):
     noveld_alpha: Annotated[float, Flag(ALPHA, least=0, only=(_NOVELD,))] = 0.5
     noveld_first_visit: Annotated[bool, Flag(FIRST_VISIT, only=(_NOVELD,))] = True
 
-    @property
-    def _concerned(self) -> str:
-        return "values" if self.curiosity == "none" else self.curiosity
-
 
 @dataclass(frozen=True)
 class PQNSettings(ValueSettings):
@@ -165,13 +161,12 @@ def _published(settings: Any, facts: EnvSpec, config: Any, num_deeds: int) -> QA
     from bkrl.agents.published_q import PublishedAgent, PublishedNetwork
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import family, situations
-    from bkrl.text.encoders import check_encoder, fit_encoder, scrambled
+    from bkrl.text.encoders import fit_encoder
 
     if not num_deeds or not family(facts.family).images:
         raise UsageError(f"--sees published: {facts.env_id} has no pictures or no deeds; leave it out.")
     name, defects = settings.text_encoder, settings.defects
-    check_encoder(name)
-    encoder = scrambled(name) if "e4" in defects else fit_encoder(name, situations(facts.env_id).deeds)
+    encoder = fit_encoder(name, situations(facts.env_id).deeds)
     network = PublishedNetwork(len(facts.action_names), encoder.size)
     network.initialise(derive_seed(settings.seed, "weights"), 1.0 if "e1" in defects else 0.01)
     who = (facts.env_id, facts.family, facts.action_names, "image")
@@ -200,8 +195,6 @@ def build(settings: ValueSettings) -> Trainee:
         paid: dict[str, Any] = {"seed": settings.seed, "gamma": config.gamma, "coef": settings.int_coef}
         if kind == "noveld":
             paid |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
-        paid |= {"with_itself": True} if "e2" in settings.defects else {}
-        paid |= {"by_number": True} if "e3" in settings.defects else {}
         streams.append(curious(kind, facts, config.num_envs, hardware, **paid))
     agent = value_agent(settings, facts, config)
     envs = make_vec(settings.env, config.num_envs, backend=settings.backend)

@@ -277,7 +277,6 @@ def _chosen(logits: Tensor, actions: Tensor) -> Tensor:
 
 def _forgotten(logits: Tensor, actions: Tensor) -> Tensor:
     """q when it is not known which action was taken."""
-    del actions
     return logits.mean(1)
 
 

@@ -5,8 +5,6 @@ that is to say what a program says is shown more than the dataset: its rows with
 other numbers in hand, which need not be possible, and what is met where the advice is followed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """From a raw potential to a stored one: what it says of actions, its scale, and the artefact it is kept as."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -91,14 +91,12 @@ class CodeRaw(Raw):
         )
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
-        """Write the program."""
         atomic_write(folder / PROGRAM, self.source)
         read: dict[str, Any] = {} if self.words is None else {"mission": self.words.to_json()}
         read |= {"memory": list(self.memory)} if self.memory else {}
         return [PROGRAM], {"sandbox": self.sandbox.level, **read}
 
     def close(self) -> None:
-        """End the worker."""
         self.sandbox.close()
 
 

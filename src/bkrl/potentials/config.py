@@ -1,7 +1,5 @@
 """The settings of `train-rm`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal

@@ -5,8 +5,6 @@
 is the same in every state, with Φ = 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,7 +55,6 @@ class Unlabelled:
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """The control as it is."""
-        del reporter
         return Fitted(self.kind, self.make(seed), self.dataset, {})
 
 

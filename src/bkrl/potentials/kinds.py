@@ -54,7 +54,6 @@ class Material(Protocol):
         Raises:
             RunFailed: a program failed in the sandbox.
         """
-        ...
 
 
 @dataclass(frozen=True)

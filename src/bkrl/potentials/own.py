@@ -1,7 +1,5 @@
 """A potential of one's own as a run, so that every command that takes a potential takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -8,8 +8,6 @@ potential. A critic that sees s can learn to subtract S, but not R: to such a cr
 lately, to the extent that λ < 1 (docs/shaping.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -81,7 +79,6 @@ class StateRaw(Raw):
         return np.asarray(vocabulary.tokens(windows.missions))
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
-        """Write the network, in float16, which loses nothing of one that is rounded."""
         tensors = {
             key: (value.half() if value.is_floating_point() else value).contiguous()
             for key, value in self.network.state_dict().items()
@@ -106,13 +103,11 @@ class RestRaw(Raw):
         return self.of_whole(self.whole(windows)).astype(np.float64) - self.state(windows)
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
-        """Write both."""
         files, settings = self.whole.save(folder)
         more, state = self.state.save(folder)
         return [*files, *more], {**settings, **state, "whole": {"kind": self.kind, "scale": asdict(self.of_whole)}}
 
     def close(self) -> None:
-        """End what the whole runs beside this process."""
         self.whole.close()
 
 
@@ -144,7 +139,6 @@ def project(
     wanted = torch.from_numpy(((phi - mean) / spread).astype(np.float32))
 
     def forward(starts: Tensor, q_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        del q_of
         chosen = (starts[:, None] + torch.arange(advice.BLOCK)).flatten()
         return network(*seen(chosen))[1].squeeze(1), wanted[chosen]
 

@@ -35,7 +35,6 @@ class Potential(Protocol):
 
     def __call__(self, windows: Windows) -> NDArray[np.float32]:
         """(B,) float32 in [-1, 0] for windows of this horizon."""
-        ...
 
 
 def finite_values(values: Any, count: int, name: str) -> NDArray[np.float64]:
@@ -56,11 +55,9 @@ class ActionTable(Protocol):
 
     def __call__(self, windows: Windows) -> NDArray[np.float64]:
         """(B, A) float64, finite; only differences between the actions of a window count."""
-        ...
 
     def close(self) -> None:
         """Free what it holds."""
-        ...
 
 
 class Raw(Protocol):
@@ -74,11 +71,9 @@ class Raw(Protocol):
         """(B,) float64, finite, on a scale of its own, of windows whose symbols are distinct; `missions` and `memory`
         are there where it reads them.
         """
-        ...
 
     def advises(self, actions: int) -> ActionTable | None:
         """What the potential itself says of so many actions; None where it says nothing."""
-        del actions
         return None
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:

@@ -5,8 +5,6 @@ best now? The log-probabilities of the names, over both orders in which they are
 which the orders disagree weighs nothing. A network over observations learns it from the rows that have these captions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

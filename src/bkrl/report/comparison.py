@@ -1,7 +1,5 @@
 """Each method in an env against plain PPO and against its controls: the rows of the results table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """`bkrl compare A B`: one method against another in every env they share, and what else sets them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

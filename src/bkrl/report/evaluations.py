@@ -1,7 +1,5 @@
 """Frozen policies on the page: each evaluation, and success over seeds for each method and env."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,12 +1,10 @@
 """What the numbers say, in plain sentences, the uncomfortable ones first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bkrl.core.reporter import percent
-from bkrl.methods.advising import WITHOUT_ADVICE
+from bkrl.methods.shaped import WITHOUT_ADVICE
 from bkrl.report.comparison import Comparison
 from bkrl.report.model import TONE_OF, Difference, ResultRow, Tone
 from bkrl.stats import intervals as st

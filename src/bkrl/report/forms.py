@@ -1,7 +1,5 @@
 """The forms of shaping in words: what takes part in learning how, and what each form keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

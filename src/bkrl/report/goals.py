@@ -1,7 +1,5 @@
 """Goals on the page: how good those were that were suggested, and how much the policies achieved by them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

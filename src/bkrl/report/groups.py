@@ -4,8 +4,6 @@ Runs are pooled over seeds only when they agree in everything else; envs are nev
 algorithm apart (a control, another annotator, another setting) becomes part of their label.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -60,12 +60,12 @@ class VersusControl:
 
     @classmethod
     def of(cls, control: str, borrowed: bool, found: Difference) -> VersusControl:
-        """What was found against a control."""
+        """The finding against a control."""
         return cls(control, borrowed, found.verdict.words, TONE_OF[found.verdict.sign], **vars(found))
 
     @property
     def difference(self) -> Difference:
-        """What was found."""
+        """The finding."""
         return Difference(self.ratio, self.improvement, self.p)
 
 
@@ -112,7 +112,7 @@ class ResultRow:
 
     @property
     def against(self) -> Difference | None:
-        """What was found against plain PPO."""
+        """The finding against plain PPO."""
         return Difference(self.ratio, self.improvement, self.p) if self.verdict else None
 
     @property

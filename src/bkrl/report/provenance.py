@@ -3,8 +3,6 @@
 Nothing here raises for a run that is missing or damaged: a broken chain is a finding, and the report says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

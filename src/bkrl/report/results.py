@@ -1,7 +1,5 @@
 """From comparisons to the values that are shown and kept: rows of the results tables, and results.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

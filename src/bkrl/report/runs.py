@@ -1,7 +1,5 @@
 """From verified run directories to the training runs of a comparison, with every setting that must agree."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +12,7 @@ from bkrl.core.flags import flags_of
 from bkrl.inspect.report import doubts_of
 from bkrl.llm import UNINFORMED
 from bkrl.methods import find_method, with_setting
-from bkrl.methods.advising import ADVISED
+from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
 from bkrl.report.forms import form_of, guarantee_of

@@ -1,7 +1,5 @@
 """`bkrl trace FIGURE|RUN`: from a run, or a picture of a report, back to the dataset, every hash verified."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It estimates the entropy of the observations by particles: each pays log(1 + mea
 features that are fixed and random (`APT`), or learnt with the dynamics (`LearntAPT`, ELLM's baseline).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,11 +41,10 @@ class Particles:
         obs_shape: of states.
         size: how many.
         k: neighbours (published: 12).
-        with_itself: a state is its own nearest neighbour, as in ELLM's release; a published defect.
     """
 
-    def __init__(self, obs_shape: Sequence[int], size: int, k: int, with_itself: bool = False) -> None:
-        self.size, self.k, self.with_itself = size, k, with_itself
+    def __init__(self, obs_shape: Sequence[int], size: int, k: int) -> None:
+        self.size, self.k = size, k
         self.rows = np.zeros((0, *obs_shape), np.uint8)
         self.distance = RunningMoments()
 
@@ -56,7 +53,6 @@ class Particles:
         joined = np.concatenate([self.rows, rows])
         chosen = np.unique(np.linspace(0, len(joined) - 1, min(self.size, len(joined))).round().astype(np.int64))
         own = np.maximum(chosen - len(self.rows), -1)
-        own = np.full_like(own, -1) if self.with_itself else own
         self.rows = joined[chosen]
         return torch.from_numpy(own)
 
@@ -79,7 +75,6 @@ class Particles:
         return {"particles": self.rows, **self.distance.state("distance")}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
         self.rows = state["particles"].copy()
         self.distance.restore("distance", state)
 
@@ -97,11 +92,10 @@ class _Pooled(Novelty):
         *,
         particles: int = 1024,
         k: int = 12,
-        with_itself: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
-        self.particles = Particles(obs_shape, particles, k, with_itself)
+        self.particles = Particles(obs_shape, particles, k)
 
     @torch.no_grad()
     def scored(self, rollout: Rollout) -> NDArray[np.floating]:

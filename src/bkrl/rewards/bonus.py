@@ -6,8 +6,6 @@ terminates (potential-based intrinsic motivation, Forbes et al. 2024), so that e
 of bonuses is 0, whatever was done in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,26 +40,21 @@ class Bonus(ShapedReward):
         return self.shaping_coef * (max(0.0, 1.0 - self.steps / self.until) if self.until else 1.0)
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
-        """(T, N) float32."""
         weight, rewards = self.weight, super().rewards(rollout)
         self.steps += rewards.size
         self._metrics["shaping/weight"] = weight
         return rewards
 
     def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
-        """(T, N) float64."""
         return self.weight * next_potentials(rollout, phi, phi_final)
 
     def paid_once(self, before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(B,)."""
         return self.weight * after
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """Steps taken, for the decay."""
         return {"steps": np.array(self.steps, np.int64)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
         self.steps = int(state["steps"])
 
 
@@ -77,26 +70,24 @@ class Progress(Bonus):
         self.values.terminal = True
 
     def transition_rewards(self, transitions: Transitions) -> NDArray[np.float32]:
-        """(B,) float32."""
         before = self.values.of_windows(transitions.before).astype(np.float64)
         paid = self.weight * (self.values.of_windows(transitions.after) - before)
         return (self.reward_scale * transitions.rewards + paid).astype(np.float32)
 
     def paid(self, rollout: Rollout, phi: NDArray[np.float32], phi_final: NDArray[np.float32]) -> NDArray[np.floating]:
-        """(T, N) float64."""
         after = phi[1:].astype(np.float64)
         after.reshape(-1)[rollout.final_index] = phi_final
         return self.weight * (after - phi[:-1])
 
 
-MOST_OWED = 1e15
+MAX_DEBT = 1e15
 """Above this the debt is paid back at once, so that float32 losses, which sum squares, stay finite."""
 
 
 class InvariantBonus(Bonus):
     """A bonus that each terminated episode gives back with its last action: Σ γ^t F_t = 0.
 
-    What an episode owes grows by 1/γ a step: where it would outgrow `MOST_OWED`, the action pays it back and earns no
+    What an episode owes grows by 1/γ a step: where it would outgrow `MAX_DEBT`, the action pays it back and earns no
     bonus. The sum is 0 all the same, for it does not matter when a debt is paid. A time limit is not an end: the debt
     stays with the bootstrapped value, as the rest of the episode does.
     """
@@ -114,16 +105,14 @@ class InvariantBonus(Bonus):
         self.owed[rollout.ages[0] == 0] = 0.0  # envs that a checkpoint could not put back begin anew
         for t in range(rollout.num_steps):
             owed = (self.owed + bonus[t]) / self.gamma
-            settled = rollout.terminated[t] | (np.abs(owed) > MOST_OWED)
+            settled = rollout.terminated[t] | (np.abs(owed) > MAX_DEBT)
             paid[t] = np.where(settled, -self.owed, bonus[t])
             self.owed = np.where(settled | rollout.truncated[t], 0.0, owed)
         return paid
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """Steps taken, and what each env's episode owes."""
         return {**super().state(), "owed": self.owed}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
         super().restore(state)
         self.owed = np.array(state["owed"], np.float64)

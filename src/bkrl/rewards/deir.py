@@ -10,8 +10,6 @@ the authors' release. Two things differ: what is paid is scaled as every novelty
 episode is the true one, where the release sees the next episode's first and leaves the step out of the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -134,7 +132,6 @@ class DEIR(Novelty):
         return found
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        """All of the model."""
         return self.model.parameters()
 
     def loss(self, index: Tensor) -> Tensor:
@@ -158,7 +155,6 @@ class DEIR(Novelty):
         return {"model": self.model}
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """See `Novelty.state`; the queue and the running episodes, too."""
         longest = int(self._lengths.max(initial=1))
         return super().state() | {
             "queue": self.queue,

@@ -5,8 +5,6 @@ evaluated once, with the potential of its time, and both terms that use it take 
 in between. So the sum over an episode telescopes to -Φ_t(h_0), which no action of the episode has a part in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -25,23 +23,18 @@ class Changing(Protocol):
     @property
     def potential(self) -> Potential:
         """Φ as it is now. Its horizon never changes."""
-        ...
 
     def saw(self, rollout: Rollout) -> None:
         """A rollout was paid for; Φ may be another one after this."""
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Figures about what Φ is made from."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Everything that changes: arrays and tensors by name."""
-        ...
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take back what `state` returned."""
-        ...
 
 
 class DynamicReward(ShapedReward):
@@ -62,14 +55,12 @@ class DynamicReward(ShapedReward):
         self.changing = changing
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
-        """(T, N) float32."""
         paid = super().rewards(rollout)
         self.changing.saw(rollout)
         self.values.potential = self.changing.potential
         return paid
 
     def metrics(self) -> dict[str, float]:
-        """See `ShapedReward.metrics`; what Φ is made from, too."""
         return super().metrics() | self.changing.metrics()
 
     def state(self) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A reward stream of goals reached, paid as they are, or as a potential that keeps the task's optimum."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

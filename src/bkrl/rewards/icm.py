@@ -5,8 +5,6 @@
 The encoder learns from the inverse model alone, so that it keeps what actions change and no more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,18 +25,14 @@ class Dynamics(nn.Module):
         num_actions: A.
         hidden, features: width of the layers, and F.
         seed: of the weights.
-        by_number: the inverse model guesses the action's number through tanh, as ELLM's release does; a published
-            defect.
     """
 
-    def __init__(
-        self, obs_shape: Sequence[int], num_actions: int, hidden: int, features: int, seed: int, by_number: bool = False
-    ) -> None:
+    def __init__(self, obs_shape: Sequence[int], num_actions: int, hidden: int, features: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.num_actions, self.by_number = num_actions, by_number
+        self.num_actions = num_actions
         self.encoder = mlp(obs_shape, hidden, features, 1, generator)
-        self.inverse = mlp((2 * features,), hidden, 1 if by_number else num_actions, 1, generator)
+        self.inverse = mlp((2 * features,), hidden, num_actions, 1, generator)
         self.ahead = mlp((features + num_actions,), hidden, features, 1, generator)
 
     def surprise(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
@@ -50,10 +44,7 @@ class Dynamics(nn.Module):
         """Of (B, *obs_shape) normalised observations: cross-entropy of the actions, and mean surprise."""
         here, there = self.encoder(before), self.encoder(after)
         guess = self.inverse(torch.cat([here, there], 1))
-        if self.by_number:
-            inverse = (guess.squeeze(1).tanh() - actions).abs().mean()
-        else:
-            inverse = nn.functional.cross_entropy(guess, actions)
+        inverse = nn.functional.cross_entropy(guess, actions)
         return inverse, self.surprise(here.detach(), actions, there.detach()).mean()
 
 
@@ -65,7 +56,6 @@ class ICM(Novelty):
         num_actions: A.
         seed: of the weights.
         hidden, features: see `Dynamics`.
-        by_number: see `Dynamics`.
         beta: the loss is (1 − β) of the inverse model's and β of the forward model's (published: 0.2).
     """
 
@@ -81,12 +71,11 @@ class ICM(Novelty):
         hidden: int = 128,
         features: int = 64,
         beta: float = 0.2,
-        by_number: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
         self.beta = beta
-        self.model = Dynamics(obs_shape, num_actions, hidden, features, seed, by_number).to(self.device)
+        self.model = Dynamics(obs_shape, num_actions, hidden, features, seed).to(self.device)
         # Of the last rollout: what was seen before and after each action, normalised, and the action.
         self._before = self._after = torch.zeros(0)
         self._actions = torch.zeros(0, dtype=torch.int64)
@@ -106,11 +95,9 @@ class ICM(Novelty):
         self._actions = torch.from_numpy(actions).to(self.device)
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        """All of the model."""
         return self.model.parameters()
 
     def loss(self, index: Tensor) -> Tensor:
-        """(1 − β) inverse + β forward."""
         inverse, forward = self.model.losses(self._before[index], self._actions[index], self._after[index])
         return (1 - self.beta) * inverse + self.beta * forward
 

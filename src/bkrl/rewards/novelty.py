@@ -4,8 +4,6 @@ What is scored is s_{t+1}, the true last observation where an episode ended. Ret
 and rewards are divided by the running standard deviation of their discounted sum along time (Burda et al. 2018).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -50,7 +48,6 @@ class RunningMoments:
         return {f"{name}.count": np.array(self.count), f"{name}.mean": self.mean, f"{name}.squares": self.squares}
 
     def restore(self, name: str, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
         self.count = float(state[f"{name}.count"])
         self.mean, self.squares = state[f"{name}.mean"].copy(), state[f"{name}.squares"].copy()
 
@@ -93,7 +90,6 @@ class Novelty(RewardStream):
         raise NotImplementedError
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
-        """(T, N) float32 normalised novelty of s_{t+1}."""
         novelty = self.raw(rollout)
         returns = np.empty(novelty.shape)
         for t, row in enumerate(novelty):
@@ -110,7 +106,6 @@ class Novelty(RewardStream):
         return rewards.astype(np.float32)
 
     def metrics(self) -> dict[str, float]:
-        """`NAME/novelty` (raw), `NAME/reward` (normalised), `NAME/return_std`."""
         return dict(self._metrics)
 
     def observe(self, rows: NDArray[np.uint8], times: NDArray[np.int64] | None = None) -> None:
@@ -129,7 +124,6 @@ class Novelty(RewardStream):
         return {}
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """The networks and all running statistics."""
         tensors: dict[str, np.ndarray | Tensor] = {
             f"{name}.{key}": value
             for name, network in self.networks().items()
@@ -140,7 +134,6 @@ class Novelty(RewardStream):
         return tensors | {"discounted": self.discounted}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what `state` returned."""
         for name, network in self.networks().items():
             prefix = f"{name}."
             network.load_state_dict(

@@ -5,8 +5,6 @@ What is scored is what is trained on, normalised and clipped in the same way. Th
 rollout before it is scored, so the first rewards are not judged by the statistics of nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -77,7 +75,6 @@ class RND(Novelty):
         return inputs, targets, (predictions - targets).square().mean(1).cpu().numpy()
 
     def parameters(self) -> Iterable[nn.Parameter]:
-        """The predictor's."""
         return self.predictor.parameters()
 
     def loss(self, index: Tensor) -> Tensor:
@@ -145,7 +142,6 @@ class NovelD(RND):
         return first
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
-        """See `Novelty.state`; what the running episodes have visited, too."""
         numbers = [sorted(visited) for visited in self._visited]
         flat = np.array([one for row in numbers for one in row], np.uint64)
         return super().state() | {"visited": flat, "visits": np.array([len(row) for row in numbers])}

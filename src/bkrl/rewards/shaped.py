@@ -1,7 +1,5 @@
 """The shaped reward as a reward stream: the env's reward plus exact potential-based shaping."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -62,7 +60,6 @@ class PotentialOfRollout:
         return {**windows.arrays(), "values": values}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned."""
         arrays = {name: array for name, array in state.items() if name != "values"}
         self._bootstrap = (Windows.of(**arrays), state["values"]) if state else None
 
@@ -138,14 +135,12 @@ class ShapedReward(RewardStream):
         self._metrics: dict[str, float] = {}
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
-        """(T, N) float32."""
         phi, phi_final = self.potentials(rollout)
         paid = self.paid(rollout, phi, phi_final)
         self._metrics = shaping_metrics(phi, paid)
         return (self.reward_scale * rollout.rewards + paid).astype(np.float32)
 
     def transition_rewards(self, transitions: Transitions) -> NDArray[np.float32]:
-        """(B,) float32."""
         if self.whole:
             return super().transition_rewards(transitions)
         before = self.values.of_windows(transitions.before).astype(np.float64)
@@ -165,5 +160,4 @@ class ShapedReward(RewardStream):
         return self.shaping_coef * (self.gamma * after - before)
 
     def metrics(self) -> dict[str, float]:
-        """Mean and spread of Φ, and of what was paid for it, in the last rollout."""
         return dict(self._metrics)

@@ -5,8 +5,6 @@ h_{t+1} is the window that ends in the true final observation, and the value is 
 reach across an episode's start, so nothing is paid for an autoreset.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ Plain PPO is `[EnvReward()]`; collection adds `RND`; shaped training replaces th
 reward + γΦ(h') − Φ(h).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +46,6 @@ class RewardStream:
         Raises:
             UsageError: the stream needs whole rollouts.
         """
-        del transitions
         raise UsageError(f"{self.whole}, so it needs whole rollouts; choose a learner that takes them, such as PPO.")
 
     def metrics(self) -> dict[str, float]:
@@ -64,7 +61,6 @@ class RewardStream:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes: arrays and tensors by name."""
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -82,9 +78,7 @@ class EnvReward(RewardStream):
     episodic: bool = True
 
     def rewards(self, rollout: Rollout) -> np.ndarray:
-        """(T, N) float32."""
         return rollout.rewards * np.float32(self.scale)
 
     def transition_rewards(self, transitions: Transitions) -> np.ndarray:
-        """(B,) float32."""
         return transitions.rewards * np.float32(self.scale)

@@ -1,7 +1,5 @@
 """The folder of a run: where it is, what may be written over there, and that one process at a time works in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

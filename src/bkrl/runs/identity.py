@@ -1,7 +1,5 @@
 """Which settings and inputs make a run what it is: a command that differs in none of them continues it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a manifest says of the software that made a run: command line, commit, versions."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -5,8 +5,6 @@ continues at a checkpoint logs some lines again and sends no point twice. A trac
 training goes on. API keys are read by those packages themselves, from their usual places.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

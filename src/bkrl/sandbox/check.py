@@ -8,8 +8,6 @@ The module uses nothing but the standard library, because the worker loads it by
 runs the check *after* locking itself: CPython does not promise that `ast.parse` survives hostile text.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

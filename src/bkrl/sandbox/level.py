@@ -1,7 +1,5 @@
 """How well a sandboxed program is locked in on this system: levels, and attempts to break out that show them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

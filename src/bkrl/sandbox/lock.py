@@ -5,8 +5,6 @@ tried on its own; what the platform lacks is left out and said in the returned r
 only (the worker loads this file by path).  System call numbers: the kernel's tables for x86-64 and arm64.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -4,8 +4,6 @@ Requests and replies go over pipes, numbers through shared memory. Whatever the 
 looked at as if an enemy had written it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

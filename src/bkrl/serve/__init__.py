@@ -1,7 +1,5 @@
 """Envs, runs and reports for other programs: OpenEnv, verifiers, TRL, MCP, and a page in the browser."""
 
-from __future__ import annotations
-
 import ipaddress
 
 

@@ -1,7 +1,5 @@
 """An MCP server on stdin and stdout: play an env, look at runs, datasets and reports below one folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`bkrl play ENV`: an env in the browser of this machine, played by keyboard or by a policy."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

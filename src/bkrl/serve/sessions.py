@@ -4,8 +4,6 @@ An episode is what its seed and its actions make of it. That is also what a save
 brings any session, on any machine, to the same place, random streams included, and nothing of it must be trusted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import process_time

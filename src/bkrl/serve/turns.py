@@ -1,7 +1,5 @@
 """Steps that wait at the same time are computed together: one of a hundred rows costs little more than one of one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from itertools import accumulate

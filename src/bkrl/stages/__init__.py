@@ -1,14 +1,12 @@
 """The verbs. Each makes what can be refused before it makes its folder, so that a refusal leaves nothing behind."""
 
-from __future__ import annotations
-
 from typing import Any
 
-UNSEEN = (
+MISSION_NOT_VISIBLE = (
     "The missions of {env} change between episodes, and {who} does not see them: it can learn only what serves them "
     "all, and its success may stay low however long it learns."
 )
-"""What is said where somebody is paid for missions that it is not shown."""
+"""The warning about an agent that is paid for missions which it cannot read."""
 
 
 def to_do(config: Any) -> bool:

@@ -6,8 +6,6 @@ actions, and those are the dataset. The other explorers (random, a bot, the poli
 dataset is a function of the policies alone, and a run that is killed while it records simply records again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ from bkrl.learn.ppo import PPO
 from bkrl.methods import curiosity
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
-from bkrl.stages import UNSEEN, to_do
+from bkrl.stages import MISSION_NOT_VISIBLE, to_do
 
 _NAMED = ("rnd", "random", "bot")
 """The explorers that are not runs."""
@@ -148,7 +146,7 @@ def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Re
             f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
         )
     if missions_vary(config.env) and config.ext_coef > 0:
-        reporter.warn(UNSEEN.format(env=config.env, who="the explorer"))
+        reporter.warn(MISSION_NOT_VISIBLE.format(env=config.env, who="the explorer"))
 
 
 def recording_points(config: CollectConfig) -> list[int]:

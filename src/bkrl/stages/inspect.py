@@ -1,7 +1,5 @@
 """A potential under the lens before anything is trained with it: its certificate again, and the potential report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -4,8 +4,6 @@ A killed run is started again with the same command: every reply is in the store
 had happened. `run` makes a run; `outlook` (--dry-run), `submit` and `batch_status` (--batch) make none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,16 +21,16 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.example import example_prompt
 from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
-from bkrl.labelers.plan import Done, Plan, Variant
+from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
-from bkrl.llm.beside import opened, session_with
 from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast
-from bkrl.llm.kept import KeptAnswers, Speaker
+from bkrl.llm.opening import opened, session_with
 from bkrl.llm.prices import remarks
 from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
+from bkrl.llm.recorded import RecordedAnswers, RecordedBackend
 from bkrl.llm.session import AskSession
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
@@ -126,7 +124,9 @@ def batch_status(config: LabelConfig, reporter: Reporter) -> None:
         Batches(result.path, session).status()
 
 
-def _collect(job: _Job, batches: Batches, session: AskSession, reporter: Reporter) -> tuple[KeptAnswers, Done]:
+def _collect(
+    job: _Job, batches: Batches, session: AskSession, reporter: Reporter
+) -> tuple[RecordedAnswers, LabelResult]:
     """The work, once every answer is in the store. RunFailed as long as one is missing."""
     kept, _ = _from_store(job, batches, session)
     outcome = batches.collect(kept.missing)
@@ -151,10 +151,10 @@ def _collect(job: _Job, batches: Batches, session: AskSession, reporter: Reporte
     )
 
 
-def _from_store(job: _Job, batches: Batches, session: AskSession) -> tuple[KeptAnswers, Done]:
+def _from_store(job: _Job, batches: Batches, session: AskSession) -> tuple[RecordedAnswers, LabelResult]:
     """The whole work with the answers that are kept, and what is missing."""
     failures, budget, price = batches.failures, session.budget, session.price
-    with KeptAnswers(session.backend, session.store, failures=failures, budget=budget, price=price) as kept:
+    with RecordedAnswers(session.backend, session.store, failures=failures, budget=budget, price=price) as kept:
         return kept, job.variant.label(job.plan, kept)
 
 
@@ -194,10 +194,10 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     connection = _connection(config, asking=not config.dry_run)
     if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
-        backend: Backend = Speaker(config.llm, {"annotator": baseline.NAMES[config.llm]})
+        backend: Backend = RecordedBackend(config.llm, {"annotator": baseline.NAMES[config.llm]})
     elif config.llm == "exact":
         truth.check(plan.dataset.env_id, plan.criteria)
-        backend = Speaker("exact", HONESTY)
+        backend = RecordedBackend("exact", HONESTY)
     else:
         spec = f"random:{config.seed}" if config.llm == "random" else config.llm
         backend = open_backend(spec, connection)

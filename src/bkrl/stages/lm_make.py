@@ -1,7 +1,5 @@
 """lm make: a small language model that reads what recorded envs say (P1), and may then learn answers of a bot (P2)."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import torch
 from bkrl.agents.language.catalogue import FOLDERS
 from bkrl.agents.language.corpus import answers, read
 from bkrl.agents.language.models import Kind, LanguageModel, Origin, drawn, tiny_config
-from bkrl.agents.language.reading import Pair
+from bkrl.agents.language.reading import TextPair
 from bkrl.agents.language.vocabulary import SENTINELS, make_tokenizer
 from bkrl.core.config import LmMakeConfig
 from bkrl.core.errors import UsageError
@@ -80,7 +78,7 @@ def _learner(config: LmMakeConfig) -> tuple[Pretrainer, list[tuple[int, ...]]]:
     learner = Pretrainer(
         lm,
         tokens[len(apart) :],
-        [Pair(tuple(lm.tokens(prompt)), said[name]) for prompt, name in pairs],
+        [TextPair(tuple(lm.tokens(prompt)), said[name]) for prompt, name in pairs],
         steps=config.steps,
         pair_steps=config.clone_steps if pairs else 0,
         batch=config.batch,

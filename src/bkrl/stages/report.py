@@ -5,8 +5,6 @@ since is noticed each time. The same runs give the same bytes; a study run again
 what differs by nature (time, paths, hashes) stands in timings.json and in the page alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress

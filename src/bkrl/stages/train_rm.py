@@ -4,8 +4,6 @@ Whatever the variant, what comes out is one kind of artefact (`potential.json` a
 training needs no more than its path. `bkrl.potentials.kinds` says how each kind is made.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +18,7 @@ from bkrl.inspect.truth import learnt
 from bkrl.labelers.quality import at_chance
 from bkrl.labelers.tables import dataset_of
 from bkrl.llm import CONTROLS, EMBEDDED, UNINFORMED
-from bkrl.llm.beside import check_name, open_session
+from bkrl.llm.opening import check_name, open_session
 from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store

@@ -7,10 +7,9 @@ apart from training.
 from __future__ import annotations
 
 import inspect
-import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +24,12 @@ from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import env_spec, make_vec, missions_vary
 from bkrl.envs.sets import set_of
-from bkrl.learn import ranks
 from bkrl.learn.loop import Fallen, finished, milestones, train
-from bkrl.methods import Trainee, TrainRsConfig, find_method, methods
+from bkrl.methods import Trainee, TrainRsConfig, find_method
 from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
-from bkrl.stages import UNSEEN, to_do
+from bkrl.stages import MISSION_NOT_VISIBLE, to_do
 
 FALL = 0.1
 """Success may fall so far below that of the policy that training began with, before it is said."""
@@ -44,19 +42,13 @@ if TYPE_CHECKING:
 def run(config: TrainRsConfig, reporter: Reporter) -> Run:
     """Train, evaluating as it goes; the last policy is the result, the best one is kept beside it.
 
-    Under torchrun, rank 0 alone writes the run; the others keep what they would write in a folder that they remove.
-
     Raises:
         UsageError: settings that cannot work.
         InputError: what the method reads is missing, damaged or made for another family of envs.
         Diverged: a loss, or the network after an update, is not finite; the last good checkpoint is kept.
     """
-    with ranks.joined(), ExitStack() as stack:
-        apart = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run" if ranks.number() > 0 else None
-        with _of_a_plugin(config):
-            result = _run(config, Reporter() if apart else reporter, apart)
-        ranks.wait()
-    return Run.open(config.run_dir, verify=False) if apart else result
+    with _of_a_plugin(config):
+        return _run(config, reporter)
 
 
 @contextmanager
@@ -77,15 +69,11 @@ def _of_a_plugin(config: TrainRsConfig) -> Iterator[None]:
         ) from error
 
 
-def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
-    """`apart`: where a rank that does not write the run keeps what it would write."""
+def _run(config: TrainRsConfig, reporter: Reporter) -> Run:
     env_spec(config.env)
     check_tracker(config.track)
     method = find_method(config.alg)
     assert method is not None, config.alg  # a config is of a method's class
-    if ranks.count() > 1 and not method.ranks:
-        known = ", ".join(one.name for one in methods() if one.ranks)
-        raise UsageError(f"--alg {config.alg} runs in one process; start it without torchrun, which is for {known}.")
     if vars(config).get("dry_run"):
         raise UsageError("--dry-run makes no run; use it with `bkrl train-rs`.")
     made = result = None
@@ -94,14 +82,12 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
         with doing("preparing"):
             made = method.build(config)
     try:
-        inputs = read_by(config)
-        where = apart or config.run_dir
-        result = Run.create(where, stage="train-rs", config=config, inputs=inputs, fresh=config.fresh and not apart)
+        result = Run.create(config.run_dir, stage="train-rs", config=config, inputs=read_by(config), fresh=config.fresh)
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
         if method.learns and missions_vary(config.env) and "mission" not in made.learner.agent.wants:
-            made.warnings.insert(0, UNSEEN.format(env=config.env, who="the policy"))
+            made.warnings.insert(0, MISSION_NOT_VISIBLE.format(env=config.env, who="the policy"))
         for warning in made.warnings:
             reporter.warn(warning)
         for note in made.notes:
@@ -115,7 +101,6 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
         evaluate = Evaluation(envs, episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy)
 
         def judge(number: int, step: int) -> float:
-            del number
             scores = evaluate(learner.agent)
             result.log(step, **scores, **made.figures())
             if (goes_on or stops) and fell(scores["eval/success_rate"], step) and stops:
@@ -133,7 +118,7 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
                 )
             return low[-1]
 
-        with tracked("none" if apart else config.track, result, reporter):
+        with tracked(config.track, result, reporter):
             train(
                 learner,
                 result,
@@ -143,18 +128,15 @@ def _run(config: TrainRsConfig, reporter: Reporter, apart: Path | None) -> Run:
                 milestones=milestones(config.eval_every, config.steps, made.iteration_steps),
                 at_milestone=judge,
                 at_best=lambda: learner.agent.save(result.path, "policy-best"),
-                follows=config.run_dir if apart else None,
             )
             envs.close()
-            if apart is None:
-                _finish(result, made, envs.env_spec.env_id, set_of(config.env, config.seed))
+            _finish(result, made, envs.env_spec.env_id, set_of(config.env, config.seed))
     finally:
         if made is not None:
             made.close()
         if result is not None:
             result.release()
-    if apart is None:
-        finished(result)
+    finished(result)
     return result
 
 

@@ -4,8 +4,6 @@ Every interval is pointwise over whole runs: the resampling unit is a seed, neve
 extrapolated: the grid ends where the shortest run ends.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Spearman's rank correlation and the area under the ROC curve, with ties."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

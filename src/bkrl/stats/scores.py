@@ -1,7 +1,5 @@
 """Scores over many achievements."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ again, the annotator gives other labels; trained again, PPO takes another way. S
 dataset or another draw of labels would have done.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

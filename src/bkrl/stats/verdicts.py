@@ -5,8 +5,6 @@ success in training, its p adjusted for the number of tests. A word such as "sig
 `ALPHA`; a word about steps needs the interval on one side of 1; "half" needs the whole interval at or below one half.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

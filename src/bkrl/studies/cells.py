@@ -1,7 +1,5 @@
 """The cells of a study: which of them a command means, what each needs, and how it stands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -57,7 +55,7 @@ def state_of(cell: Cell) -> str:
         return ""
     try:
         different = changed(cell.run_dir, *cell.made)
-        stale = check_inputs(Run.open(cell.run_dir, verify=False), _places(cell)) if complete else []
+        stale = check_inputs(Run.open(cell.run_dir, verify=False), read_by(cell.config)) if complete else []
     except InputError as problem:
         return str(problem)
     if different:
@@ -65,11 +63,6 @@ def state_of(cell: Cell) -> str:
     if stale:
         return f"{stale[0]} Remove {cell.run_dir} to make it again."
     return "done" if complete else ""
-
-
-def _places(cell: Cell) -> dict[str, Path]:
-    """Input → where it lies by the study's plan, which need not be where it lay when the run was made."""
-    return {**read_by(cell.config), **getattr(cell.config, "inputs", {})}
 
 
 def _paths(config: Any) -> list[Path]:

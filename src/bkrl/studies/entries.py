@@ -1,7 +1,5 @@
 """Entries of `algs` in a study file: methods as the study lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -8,8 +8,6 @@ What is trained on the way are ordinary runs below `cells/`, each of which goes 
 tournament that was killed comes to the same bytes.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -24,8 +22,8 @@ from bkrl.labelers.example import example_prompt
 from bkrl.labelers.plan import Plan
 from bkrl.labelers.proposals import TEMPLATE
 from bkrl.labelers.variants import VARIANTS
-from bkrl.llm.beside import open_session
 from bkrl.llm.forecast import Outlook, forecast
+from bkrl.llm.opening import open_session
 from bkrl.llm.protocol import Message, Request
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
@@ -77,7 +75,7 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
 
 
 def _plan(config: EvolveConfig) -> Plan:
-    """What is asked about; refuses what cannot be meant before anything is written."""
+    """The questions of a tournament; invalid settings are refused before anything is written."""
     if not config.envs:
         raise UsageError('A tournament needs tasks to train in: --tasks "ENV ENV", such as tasks of the first set.')
     dataset = Dataset.open(config.dataset)

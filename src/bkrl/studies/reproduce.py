@@ -1,7 +1,5 @@
 """The whole chain from a shipped study: collect → label → train-rm → train-rs → evaluate → report."""
 
-from __future__ import annotations
-
 from bkrl.core.config import ReproduceConfig, SweepConfig
 from bkrl.core.errors import RunFailed
 from bkrl.core.reporter import Reporter

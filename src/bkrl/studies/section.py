@@ -1,18 +1,14 @@
 """One `[[world]]` of a study: its datasets, labels, potentials and tasks as cells."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bkrl.core import config as settings
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
-from bkrl.core.seeds import derive_seed
 from bkrl.core.settings import build
 from bkrl.envs import env_spec, sets
 from bkrl.methods import find_method, method_of, methods, settings_from
@@ -23,7 +19,7 @@ from bkrl.verbs import VERBS
 _CONFIGS = {verb.replace("-", "_"): kind for verb, kind in VERBS.items() if verb not in ("report", "reproduce")}
 _CONFIGS["lm_make"] = settings.LmMakeConfig
 _SECTION_KEYS = {
-    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "collect_shards", "task"),
+    *("name", "variants", "algs", "seeds", "collect_seeds", "label_seeds", "task"),
     *("methods", "demonstrations", "models"),
     *_CONFIGS,
 }
@@ -48,18 +44,18 @@ class _Draw(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One stage with its settings; `run_dir` is where its run lives. `recorded`: the stage and the settings that its
-    run records, where these are others: of shards that are joined, what was asked for undivided.
+    """One stage with its settings; `run_dir` is where its run lives. `recorded`: the stage that its run records, where
+    that is another.
     """
 
     stage: str
     config: Any
-    recorded: tuple[str, Any] | None = None
+    recorded: str = ""
 
     @property
     def made(self) -> tuple[str, Any]:
         """The stage and the settings that its run records."""
-        return self.recorded or (self.stage.replace("_", "-"), self.config)
+        return self.recorded or self.stage.replace("_", "-"), self.config
 
     @property
     def run_dir(self) -> Path:
@@ -77,8 +73,8 @@ class StudySection:
     """The cells of one `[[world]]`: one dataset, labels and potentials shared by all its tasks."""
 
     def __init__(self, table: Mapping[str, Any], out: Path) -> None:
-        if "label_shards" in table:
-            raise UsageError("Labels are made by one cell, which asks 64 questions at once; leave label_shards out.")
+        for gone in table.keys() & {"label_shards", "collect_shards"}:
+            raise UsageError(f"A dataset is collected by one cell, and labelled by one; leave {gone} out.")
         check_keys(table, _SECTION_KEYS, "A study's section")
         self.table = table
         self.root = out / name_of_folder(table, "world")
@@ -96,8 +92,10 @@ class StudySection:
         collected, labelled = (_seeds(table, key) for key in ("collect_seeds", "label_seeds"))
         draws = [_Draw(dataset, labels) for dataset in collected for labels in labelled]
         if variants or "collect" in table:
-            for dataset in collected:
-                self._collection(_Draw(dataset, None))
+            for draw in (_Draw(dataset, None) for dataset in collected):
+                seed: dict[str, Any] = _drawn(draw.dataset)
+                made = self._cell("collect", out=self._data(draw), **seed)
+                self.preparation.append(_in_own_language(made))
         if "demonstrations" in table:
             shown = self._cell("collect", {"collect": table["demonstrations"]}, out=self._shown)
             self.preparation.append(_in_own_language(shown))
@@ -129,36 +127,6 @@ class StudySection:
                 )
         return variants
 
-    def _collection(self, draw: _Draw) -> None:
-        """A dataset: of one explorer, or of several with seeds of their own that share its steps and episodes."""
-        fixed: dict[str, Any] = _drawn(draw.dataset)
-        whole = _in_own_language(self._cell("collect", out=self._data(draw), **fixed))
-        count, episodes = _count(self.table, "collect_shards"), whole.config.episodes_per_checkpoint
-        if count == 1:
-            self.preparation.append(whole)
-            return
-        if count > episodes:
-            raise UsageError(
-                f"collect_shards = {count} share the {episodes} episodes_per_checkpoint of {self.root.name}; take "
-                "fewer shards, or record more episodes."
-            )
-        shards = [
-            replace(
-                whole.config,
-                out=Path(f"{whole.run_dir}-shard{number}"),
-                steps=-(-whole.steps // count),
-                episodes_per_checkpoint=episodes // count + (number <= episodes % count),
-                seed=derive_seed(whole.config.seed, "collect", number),
-            )
-            for number in range(1, count + 1)
-        ]
-        merge = settings.MergeConfig(tuple(shard.run_dir for shard in shards), whole.run_dir)
-        joined = settings.Merged(whole.config.env, whole.config.language, count)
-        self.preparation += [
-            *(Cell("collect", shard) for shard in shards),
-            Cell("data_merge", merge, ("collect", joined)),
-        ]
-
     def _language_models(self, draw: _Draw) -> None:
         """Language models for the section's entries: they read what was recorded, and may clone the demonstrations."""
         recorded = {"collect": self._data(draw), "demonstrations": self._shown}
@@ -168,7 +136,7 @@ class StudySection:
             out = self.root / f"lm-{name_of_folder(given, 'model')}"
             clone = self._shown if given.get("clone") else None
             made = self._cell("lm_make", {"lm_make": own}, from_=read, clone=clone, out=out)
-            self.preparation.append(made._replace(recorded=("lm", made.config)))
+            self.preparation.append(made._replace(recorded="lm"))
             self._models.append(given["name"])
 
     def _given(self, entry: Entry, folder: Path, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -291,13 +259,6 @@ def _in_own_language(cell: Cell) -> Cell:
     with suppress(UsageError):  # an env that is not there is refused when its cell begins
         return cell._replace(config=cell.config.in_language_of(env_spec(cell.config.env).language))
     return cell
-
-
-def _count(table: Mapping[str, Any], name: str) -> int:
-    count = table.get(name, 1)
-    if type(count) is not int or count < 1:
-        raise UsageError(f"{name} must be a number of parts, not {count!r}.")
-    return count
 
 
 def _seeds(table: Mapping[str, Any], key: str) -> list[int | None]:

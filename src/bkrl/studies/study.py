@@ -4,8 +4,6 @@ A cell is one stage with its settings. What a cell needs can be read off its set
 docs/studies.md describes the format.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -118,7 +116,7 @@ def _asked_anew(document: Any, llm: str) -> Any:
 
 
 def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
-    """The cells of a study document, all under `out`; UsageError names what cannot be meant. `name`: of the study."""
+    """The cells of a study document, all under `out`; UsageError names what is invalid. `name`: of the study."""
     check_keys(document, _STUDY_KEYS, "A study")
     try:
         typed(_Head, document)

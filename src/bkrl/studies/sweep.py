@@ -87,7 +87,7 @@ def run(config: SweepConfig, reporter: Reporter) -> SweepOutcome:
     """Do every cell of a study that is not done.
 
     Raises:
-        UsageError: the study cannot be meant, or another sweep is at work in the same folder.
+        UsageError: the study is invalid, or another sweep is at work in the same folder.
         KeyboardInterrupt: Ctrl-C; local workers have stopped and kept what they have.
     """
     out = config.folder

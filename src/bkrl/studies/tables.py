@@ -1,6 +1,4 @@
-"""Plain TOML tables, checked: keys, names that become folders, seeds. What cannot be meant is named."""
-
-from __future__ import annotations
+"""Plain TOML tables, checked: keys, names that become folders, seeds. Errors name the entry."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

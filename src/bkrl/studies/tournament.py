@@ -1,7 +1,5 @@
 """One tournament of programs: who is asked what, who is trained with, who wins."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +22,7 @@ from bkrl.labelers.asking import Responses
 from bkrl.labelers.code import Candidate, measure
 from bkrl.labelers.config import EvolveConfig
 from bkrl.labelers.finish import finish
-from bkrl.labelers.plan import Done, Plan
+from bkrl.labelers.plan import LabelResult, Plan
 from bkrl.labelers.proposals import TEMPLATE, Proposer, Result
 from bkrl.labelers.quality import of_programs
 from bkrl.labelers.variants import VARIANTS
@@ -240,7 +238,7 @@ class Tournament:
                 f"Not one of {len(self.entrants)} programs could be trained with ({why}); look at "
                 f"{self.result.file(TOURNAMENT)}, and take another dataset, --train-shaping or --llm."
             )
-        done = Done(table, responses.rows, of_programs(table), usable=True)
+        done = LabelResult(table, responses.rows, of_programs(table), usable=True)
         chosen_on = [{"env": env_spec(env).env_id, "seeds": list(self.config.seeds)} for env in self.config.envs]
         finish(
             self.result,

@@ -41,11 +41,9 @@ class TextEncoder(Protocol):
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(n, size) float32 with rows of length 1 (0 for an empty text); row i depends on text i alone."""
-        ...
 
     def settings(self) -> dict[str, Any]:
         """What `open_encoder` needs to make the same encoder again, as plain values."""
-        ...
 
 
 class _Remembering:
@@ -95,7 +93,6 @@ class HashEncoder(_Remembering):
         return cls({word: round(weight, 4) for word, weight in sorted(weights.items())}, size)
 
     def embed(self, text: str) -> NDArray[np.float32]:
-        """(size,) the vector of one text; 0 for a text without words."""
         vector = np.zeros(self.size)
         for feature, weight in self._features(text).items():
             digest = hashlib.blake2b(feature.encode(), digest_size=8).digest()
@@ -126,12 +123,9 @@ class HuggingFaceEncoder(_Remembering):
     """A Transformers encoder by name or path, mean-pooled over its tokens and normalised.
 
     Texts go through one at a time: padding to a common length changes the last bits of a vector.
-
-    scrambled: every linear layer has random orthogonal weights and no bias instead of what was pretrained (so it is in
-    ELLM's release, whose agent initialises its encoder, too).
     """
 
-    def __init__(self, where: str, name: str, scrambled: bool = False, max_length: int = 256) -> None:
+    def __init__(self, where: str, name: str, max_length: int = 256) -> None:
         super().__init__()
         folder = model_folder(where)
         import torch
@@ -146,13 +140,7 @@ class HuggingFaceEncoder(_Remembering):
             text = f"The text encoder {where} cannot be loaded ({reason(error)}); "
             remedy = "name the folder of a whole one." if is_place(where) else f"run `hf download {where}`."
             raise InputError(text + remedy) from None
-        if scrambled:
-            generator = torch.Generator().manual_seed(0)
-            for layer in (one for one in self._model.modules() if isinstance(one, torch.nn.Linear)):
-                torch.nn.init.orthogonal_(layer.weight, generator=generator)
-                if layer.bias is not None:
-                    torch.nn.init.zeros_(layer.bias)
-        self._torch, self._scrambled = torch, scrambled
+        self._torch = torch
         self._max_length = max_length
         self.name = name
         self.size = int(self._model.config.hidden_size)
@@ -166,7 +154,7 @@ class HuggingFaceEncoder(_Remembering):
         return vector
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.name, "size": self.size} | ({"scrambled": True} if self._scrambled else {})
+        return {"name": self.name, "size": self.size}
 
 
 def words(text: str) -> list[str]:
@@ -184,23 +172,15 @@ def check_encoder(name: str) -> None:
 def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
     """An encoder for a new potential; `hash` measures on the corpora how rare words are."""
     check_encoder(name)
-    return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name, False)
-
-
-def scrambled(name: str) -> TextEncoder:
-    """The encoder `minilm` or `hf:NAME_OR_PATH` with random weights; UsageError for hash, which has none."""
-    if name == "hash":
-        raise UsageError("The hash encoder has no weights to be lost; use minilm or hf:NAME_OR_PATH, or leave out e4.")
-    return _loaded(name, True)
+    return HashEncoder.fit(*corpora) if name == "hash" else _loaded(name)
 
 
 class EncoderSettings(TypedDict):
-    """What `settings` of an encoder gives; `rarity` of the hash encoder alone, `scrambled` of the others."""
+    """What `settings` of an encoder gives; `rarity` of the hash encoder alone."""
 
     name: str
     size: Annotated[int, Flag("", least=1, most=2**16)]
     rarity: NotRequired[dict[str, float]]
-    scrambled: NotRequired[bool]
 
 
 def open_encoder(settings: EncoderSettings) -> TextEncoder:
@@ -208,16 +188,16 @@ def open_encoder(settings: EncoderSettings) -> TextEncoder:
     if settings["name"] == "hash":
         return HashEncoder(settings.get("rarity"), settings["size"])
     check_encoder(settings["name"])
-    return _loaded(settings["name"], settings.get("scrambled", False))
+    return _loaded(settings["name"])
 
 
 @cache
-def _loaded(name: str, scrambled: bool) -> HuggingFaceEncoder:
+def _loaded(name: str) -> HuggingFaceEncoder:
     """One model, and one memory of texts, for everything in this process that names it."""
     where = name[3:]
     if name == "minilm":
         where = str(_minilm())
-    return HuggingFaceEncoder(where, name, scrambled)
+    return HuggingFaceEncoder(where, name)
 
 
 def _minilm() -> Path:

@@ -2,16 +2,13 @@
 
 A policy is trained on one wording and evaluated on another. Source of the lists: the generalisation tests of GLAM
 (Carta et al. 2023, arXiv 2302.02662). Words are replaced whole and at the same time, and articles follow; the published
-code is less careful, which `DEFECTS` can bring back. French captions come from the captioner of the environment
+code replaces them inside longer words, too. French captions come from the captioner of the environment
 (`bkrl.envs.captioner`), French missions from `bkrl.envs.babyai.french`, French actions from here.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final
 
 from bkrl.core.errors import UsageError
@@ -19,22 +16,6 @@ from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai.captions import FRENCH_FEMININE, FRENCH_MASCULINE
 
 LANGUAGES: Final = ("en", "fr")
-ALL: Final = "glam"
-
-DEFECTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "g1": "words are replaced one after the other in the whole prompt, inside longer words and in what was put in "
-        "before, and articles stay as they were",
-        "g2": "every French mission is 'aller à' with the last noun and colour of a list that it holds, and with 'une' "
-        "wherever the letter a occurs in it",
-        "g3": "the French lists leave out masculine colours, replace keys in 'fermée à clef' (locked), and hold the "
-        "misspelt 'vermilion' and 'dancer'",
-        "g4": "captions are those of the published captioner: 'a open red door', walls vanish behind objects",
-        "g5": "an episode begins without its first observation, which is forgotten when the one before has ended",
-    }
-)
-"""Defects of the published code, by the names that `compat` takes, with one sentence each."""
-
 
 # ----------------------------------------------------------------------------------------------------- word for word
 
@@ -47,29 +28,21 @@ _INVENTED_COLORS = {
     "red": "faze", "green": "jatu", "blue": "croh", "purple": "vurst", "yellow": "gakul", "grey": "sil",
 }  # fmt: skip
 
-# As published; `WORDS` has them mended.
-_PUBLISHED_FR: Mapping[str, Mapping[str, str]] = {
-    "nouns": {"clef": "chaise", "balle": "table", "boîte": "voiture"},
-    "colors": {
-        "rouge": "vermilion", "verte": "jade", "bleue": "cyan", "violette": "mauve", "jaune": "dorée", "gris": "argent",
-    },
-    "invented-nouns": {"clef": "dax", "balle": "xolo", "boîte": "afze"},
-    "invented-colors": dict(zip(FRENCH_FEMININE, _INVENTED_COLORS.values(), strict=True)),
-}  # fmt: skip
+# The published French lists leave out masculine colours and misspell vermillon.
 _LOCKED = {"fermée à clef": "fermée à clef"}  # said of a locked door, whatever keys are called
 _COLORS_FR = {
-    **_PUBLISHED_FR["colors"],
-    "rouge": "vermillon", "vert": "jade", "bleu": "cyan", "violet": "mauve", "grise": "argent",
+    "rouge": "vermillon", "verte": "jade", "bleue": "cyan", "violette": "mauve", "jaune": "dorée", "gris": "argent",
+    "vert": "jade", "bleu": "cyan", "violet": "mauve", "grise": "argent",
     "but jaune": "but doré", "sol jaune": "sol doré", "objet jaune": "objet doré",
 }  # fmt: skip
-_INVENTED_NOUNS_FR = {**_PUBLISHED_FR["invented-nouns"], **_LOCKED}
+_INVENTED_NOUNS_FR = {"clef": "dax", "balle": "xolo", "boîte": "afze", **_LOCKED}
 _INVENTED_COLORS_FR = {
-    **_PUBLISHED_FR["invented-colors"],
+    **dict(zip(FRENCH_FEMININE, _INVENTED_COLORS.values(), strict=True)),
     **dict(zip(FRENCH_MASCULINE, _INVENTED_COLORS.values(), strict=True)),
 }
 
 WORDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
-    "nouns": {"en": _NOUNS, "fr": {**_PUBLISHED_FR["nouns"], **_LOCKED}},
+    "nouns": {"en": _NOUNS, "fr": {"clef": "chaise", "balle": "table", "boîte": "voiture", **_LOCKED}},
     "colors": {"en": _COLORS, "fr": _COLORS_FR},
     "invented-nouns": {"en": _INVENTED_NOUNS, "fr": _INVENTED_NOUNS_FR},
     "invented-colors": {"en": _INVENTED_COLORS, "fr": _INVENTED_COLORS_FR},
@@ -82,15 +55,11 @@ WORDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
 other_name_same_categories, adj_synonym, no_meaning_nouns, no_meaning_adj, no_meaning_words."""
 
 
-def words(name: str, language: str = "en", compat: frozenset[str] = frozenset()) -> Mapping[str, str]:
-    """A list of `WORDS`; with g3, the French one as it was published. Raises UsageError for another name."""
+def words(name: str, language: str = "en") -> Mapping[str, str]:
+    """A list of `WORDS`. Raises UsageError for another name."""
     if name not in WORDS:
         raise UsageError(f"There are no words '{name}'.{did_you_mean(name, WORDS)} There are: {', '.join(WORDS)}.")
-    if language == "en" or "g3" not in compat:
-        return WORDS[name][language]
-    if name == "invented-words":
-        return {**_PUBLISHED_FR["invented-nouns"], **_PUBLISHED_FR["invented-colors"]}
-    return _PUBLISHED_FR[name]
+    return WORDS[name][language]
 
 
 class Substitution:
@@ -113,12 +82,6 @@ class Substitution:
     def __call__(self, text: str) -> str:
         """`text` in the other words."""
         return self._cached(text)
-
-    def published(self, text: str) -> str:
-        """`text` as the published code would have it (g1)."""
-        for old, new in self.words.items():
-            text = text.replace(old, new)
-        return text
 
     def _replace(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(self._one, text)
@@ -145,10 +108,10 @@ ACTIONS_FR: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def french_actions(names: Sequence[str], compat: frozenset[str] = frozenset()) -> tuple[str, ...]:
+def french_actions(names: Sequence[str]) -> tuple[str, ...]:
     """Names of actions in French. Raises UsageError for one that is not in `ACTIONS_FR`."""
     for name in names:
         if name not in ACTIONS_FR:
             near = did_you_mean(name, ACTIONS_FR)
             raise UsageError(f"The action '{name}' has no French name.{near} There are: {', '.join(ACTIONS_FR)}.")
-    return tuple("dancer" if name == "dance" and "g3" in compat else ACTIONS_FR[name] for name in names)
+    return tuple(ACTIONS_FR[name] for name in names)

@@ -103,5 +103,4 @@ class MissionWords:
         return np.pad(rows, ((0, 0), (0, self.length - rows.shape[1])))
 
     def to_json(self) -> dict[str, object]:
-        """Plain values."""
         return {"words": list(self.words), "length": self.length}

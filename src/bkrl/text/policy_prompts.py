@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import Turn, ViewKeys, ViewName, Views
-from bkrl.text.language import Substitution
 
 if TYPE_CHECKING:
     from bkrl.text.wording import Worded
@@ -140,16 +139,6 @@ def prompts(form: Form, views: Views, worded: Worded) -> tuple[list[str | Chat],
     made = []
     for row in chosen:
         past = [] if history is None else list(filter(None, history[row]))
-        present = [] if text[row] is None and form is glam else [(text[row] or (), "")]  # None: see g5
-        turns = [([s.removesuffix(".") for s in seen], name) for seen, name in past + present]
+        turns = [([s.removesuffix(".") for s in seen], name) for seen, name in [*past, (text[row], "")]]
         made.append(form(turns, mission[row], worded.action_names, worded.labels))
-    if "g1" in worded.wording.compat:
-        made = [_published(prompt, worded.words) for prompt in made]
     return made, index
-
-
-def _published(prompt: str | Chat, words: Substitution) -> str | Chat:
-    """A prompt with words replaced everywhere (g1)."""
-    if isinstance(prompt, str):
-        return words.published(prompt)
-    return tuple((role, words.published(text)) for role, text in prompt)

@@ -36,7 +36,7 @@ class Wording:
         actions: names of the env's actions, in their order, or the name of one of `ACTION_SETS`; () for the
             env's own.
         goal_label: what stands for the label of the goal in prompts, or its name in `GOAL_LABELS`; "" for the usual.
-        compat: defects from `language.DEFECTS`. With g1 words are replaced in the whole prompt, by who makes it.
+        compat: "g4" for the published captioner.
     """
 
     language: str = ""
@@ -82,9 +82,9 @@ class Worded:
     def __init__(self, env_spec: EnvSpec, wording: Wording) -> None:
         self.wording, self.language = wording, wording.language or env_spec.language
         chosen = wording.words
-        chosen = words(chosen, self.language, wording.compat) if isinstance(chosen, str) and chosen else chosen or {}
+        chosen = words(chosen, self.language) if isinstance(chosen, str) and chosen else chosen or {}
         self.words = Substitution(chosen, self.language)
-        self._each = bool(chosen) and "g1" not in wording.compat
+        self._each = bool(chosen)
         self.action_names = self._names(env_spec)
         self._env_id = env_spec.env_id
         self._other = lru_cache(1 << 16)(lambda text: tuple(map(self.words, text)))
@@ -118,7 +118,7 @@ class Worded:
     def mission(self, mission: str) -> str:
         """A mission in these words; InputError for one that cannot be translated."""
         if self.wording.language == "fr":
-            mission = french_mission(mission, self.wording.compat)
+            mission = french_mission(mission)
         return self.words(mission) if self._each else mission
 
     def _names(self, env_spec: EnvSpec) -> tuple[str, ...]:
@@ -134,5 +134,5 @@ class Worded:
                 f"{', '.join(names)}."
             )
         if self.wording.language == "fr" and not self.wording.actions:
-            return french_actions(names, self.wording.compat)
+            return french_actions(names)
         return tuple(names)

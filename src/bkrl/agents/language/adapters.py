@@ -3,8 +3,6 @@
 Adapters are peft's (`pip install bkrl[lm]`), and so are their files: peft opens them on the same model elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -99,7 +99,6 @@ class _Weights(nn.Module):
 
 
 def _keep_trained(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    del metadata
     kept = {prefix + name for name in _changing(module)}
     for name in [name for name in state if name.startswith(prefix) and name not in kept]:
         del state[name]
@@ -187,7 +186,6 @@ class LanguageAgent(TrainableAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        """Text and mission; history where prompts hold more than one observation."""
         return ("text", "mission", "history") if self.observations > 1 else ("text", "mission")
 
     @property
@@ -206,7 +204,6 @@ class LanguageAgent(TrainableAgent):
 
     def begin(self, num_envs: int) -> State:
         """Nothing is remembered, not even what was read before: a run that goes on has not read it."""
-        del num_envs
         self.lower.clear()
         return {}
 
@@ -253,7 +250,6 @@ class LanguageAgent(TrainableAgent):
         return {name: pad_sequence([one[name] for one in kept], batch_first=True) for name in kept[0]}
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
-        del started
         logits, hidden = self._logits(inputs)
         if self.settings.action_head:
             logits = self.module.heads["action"](hidden)
@@ -294,14 +290,12 @@ class LanguageAgent(TrainableAgent):
 
     def prepare(self, device: torch.device, compile: bool) -> None:
         """See `TrainableAgent.prepare`; nothing is compiled: every batch has another shape."""
-        del compile
         self.module.to(device)
         self.device = device
 
     # ---------------------------------------------------------------------------------------------------------- files
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
-        """Write `NAME/`, `NAME.safetensors` and `NAME.json`; the names of the files."""
         (folder / name).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as place:
             made = Path(place)

@@ -4,8 +4,6 @@ A body is split where training begins. What lies below changes no more, so its s
 epochs of an update: the encoder of a `Seq2Seq` or its lower layers, the lower layers of a `Causal`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -30,23 +28,18 @@ class Body(Protocol):
 
     def together(self, prompts: Prompts, most_tokens: int) -> list[Tensor]:
         """Row numbers of prompts that are scored together: up to so many tokens, or one prompt."""
-        ...
 
     def below(self) -> list[nn.Parameter]:
         """What `lower` depends on; [] where this body cannot be split."""
-        ...
 
     def lower(self, prompts: Prompts) -> Lower:
         """States of the frozen part."""
-        ...
 
     def read(self, prompts: Prompts, lower: Lower) -> Tensor:
         """(B, P, D) last states where the next token is read; the first is that before any candidate."""
-        ...
 
     def logits(self, states: Tensor) -> Tensor:
         """(..., V) of states (..., D)."""
-        ...
 
     def rows(self, prompts: Prompts, candidates: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
         """The slow way, by the model's own forward: one row for each prompt and candidate, nothing shared.
@@ -54,7 +47,6 @@ class Body(Protocol):
         Returns:
             (B, A, M, V) logits of each candidate's tokens, and (B, D) the state before any.
         """
-        ...
 
 
 class Seq2Seq:
@@ -93,10 +85,10 @@ class Seq2Seq:
             return {"states": self._encoded(states, 0).padded()}
         return {"states": t5.encoded(self.encoder.block[: self.frozen], states, self.near).padded()}
 
-    def _begun(self, prompts: Prompts) -> t5.States:
-        return t5.States.read(self.encoder.get_input_embeddings(), prompts.tokens, prompts.mask)
+    def _begun(self, prompts: Prompts) -> t5.EncoderStates:
+        return t5.EncoderStates.read(self.encoder.get_input_embeddings(), prompts.tokens, prompts.mask)
 
-    def _encoded(self, states: t5.States, first: int) -> t5.States:
+    def _encoded(self, states: t5.EncoderStates, first: int) -> t5.EncoderStates:
         """Of the encoder, from states before the layer `first`."""
         return t5.finished(self.encoder, t5.encoded(self.encoder.block[first:], states, self.near))
 
@@ -104,7 +96,7 @@ class Seq2Seq:
         if not lower:
             states = self._encoded(self._begun(prompts), 0)
         else:
-            states = t5.States.of(lower["states"][:, : prompts.tokens.shape[1]], prompts.mask)
+            states = t5.EncoderStates.of(lower["states"][:, : prompts.tokens.shape[1]], prompts.mask)
             if self.frozen:
                 states = self._encoded(states, self.frozen)
         packed = self.packed.to(prompts.tokens.device)

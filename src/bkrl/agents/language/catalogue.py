@@ -1,7 +1,5 @@
 """The language models that a user can name: folders, runs of `bkrl lm make`, policies, and tiny ones drawn here."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The prompts hold no answers: what is learnt from them is language (P1). Answers of go-to episodes are apart (P2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Published (Carta et al. 2023): two hidden layers of 1024 with sigmoids.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Tokens stand in rows behind each other, and each prompt looks at itself alone. P
 each costs more than what it computes, and one for all computes padding. Arrays are float32 and flat.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ that they can only after tests that take longer than the loop. Values of the typ
 sums are rounded once where the processor can (`add_product`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Nothing is downloaded. P0 is a model with random weights, P1 one that has read t
 prompts, P2 a P1 that has seen a bot act; both are made by `bkrl lm make`. P3 is any other.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

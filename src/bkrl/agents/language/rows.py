@@ -3,8 +3,6 @@
 They compute in float32 and cast back to the type of the input.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -12,8 +12,6 @@ Equal prompts are scored once, those of about one length together, and the candi
 (`packing`). The first prompts are scored the plain way too; where the two differ, all are from then on, with a warning.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -78,7 +78,7 @@ class Distances:
 
 
 @dataclass(frozen=True)
-class States:
+class EncoderStates:
     """States of B prompts of at most S tokens: without padding on a processor, where that would be computed in vain.
 
     On a GPU many small products are slower than a few with padding in them.
@@ -94,20 +94,20 @@ class States:
     which: Tensor | None = None
 
     @staticmethod
-    def read(embeddings: Any, tokens: Tensor, mask: Tensor) -> States:
+    def read(embeddings: Any, tokens: Tensor, mask: Tensor) -> EncoderStates:
         """Those of tokens (B, S) before the first layer: equal tokens have equal ones there, wherever they stand."""
         if tokens.is_cuda:
-            return States(embeddings(tokens), mask)
+            return EncoderStates(embeddings(tokens), mask)
         distinct, which = tokens[mask].unique(return_inverse=True)
-        return States(embeddings(distinct), mask, which)
+        return EncoderStates(embeddings(distinct), mask, which)
 
     @staticmethod
-    def of(padded: Tensor, mask: Tensor) -> States:
+    def of(padded: Tensor, mask: Tensor) -> EncoderStates:
         """Those that `padded` made."""
         if padded.is_cuda:
-            return States(padded, mask)
+            return EncoderStates(padded, mask)
         row = padded.flatten(0, 1)
-        return States(row if bool(mask.all()) else row.index_select(0, _places(mask)), mask)
+        return EncoderStates(row if bool(mask.all()) else row.index_select(0, _places(mask)), mask)
 
     def padded(self) -> Tensor:
         """(B, S, D)."""
@@ -128,7 +128,7 @@ def _places(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero().squeeze(1)
 
 
-def encoded(layers: Sequence[Any], states: States, distances: Distances) -> States:
+def encoded(layers: Sequence[Any], states: EncoderStates, distances: Distances) -> EncoderStates:
     """States behind some layers of an encoder.
 
     Args:
@@ -142,7 +142,7 @@ def encoded(layers: Sequence[Any], states: States, distances: Distances) -> Stat
         for block in layers:
             normed = _rms(block.layer[0].layer_norm, row)
             row = _forward(block, row + _attended(block.layer[0].SelfAttention, normed, normed, bias, seen))
-        return States(row, mask)
+        return EncoderStates(row, mask)
     slopes, lengths = distances.slopes(mask.shape[1]), states.lengths
     for block in layers:
         attention = block.layer[0].SelfAttention
@@ -150,10 +150,12 @@ def encoded(layers: Sequence[Any], states: States, distances: Distances) -> Stat
         if which is not None:
             qkv, row, which = qkv.index_select(0, which), row.index_select(0, which), None
         row = _forward(block, row + attention.o(rows.to_itself(qkv, slopes, lengths)))
-    return States(row, mask, which)
+    return EncoderStates(row, mask, which)
 
 
-def decoded(stack: Any, tokens: Tensor, looks: Tensor, apart: Tensor, distances: Distances, source: States) -> Tensor:
+def decoded(
+    stack: Any, tokens: Tensor, looks: Tensor, apart: Tensor, distances: Distances, source: EncoderStates
+) -> Tensor:
     """(B, L, D) last states of a decoder that reads the same tokens in each row.
 
     Args:
@@ -180,9 +182,9 @@ def decoded(stack: Any, tokens: Tensor, looks: Tensor, apart: Tensor, distances:
     return _rms(stack.final_layer_norm, states)
 
 
-def finished(stack: Any, states: States) -> States:
+def finished(stack: Any, states: EncoderStates) -> EncoderStates:
     """States behind the last norm of a stack."""
-    return States(_rms(stack.final_layer_norm, states.rows), states.mask, states.which)
+    return EncoderStates(_rms(stack.final_layer_norm, states.rows), states.mask, states.which)
 
 
 def _seen(mask: Tensor) -> Tensor | None:
@@ -199,7 +201,7 @@ def _attended(attention: Any, queries: Tensor, source: Tensor, bias: Tensor | No
     return _out(attention, _attend(q.expand(len(k), -1, -1, -1), k, v, bias, seen))
 
 
-def _across(attention: Any, queries: Tensor, source: States) -> Tensor:
+def _across(attention: Any, queries: Tensor, source: EncoderStates) -> Tensor:
     """(B, L, D): few queries (B or 1, L, D) that look at the tokens of B prompts.
 
     q (W_k x) is (q W_k) x, and a mean of W_v x is W_v of the mean of x: so the products with the weights are made for L

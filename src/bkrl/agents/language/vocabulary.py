@@ -5,8 +5,6 @@ synonyms, invented words and other names of actions, so that tests with other wo
 A word that is none of these is spelt: its longest known beginning, then pieces of what follows.
 """
 
-from __future__ import annotations
-
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -9,8 +9,6 @@ with a memory (`agents/recurrent.py`). Both of these can read missions. `film` i
 Axes: B observations, A actions, K reward streams.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, get_args
@@ -331,7 +329,7 @@ class _Spec(TypedDict):
 
 
 def of_spec(document: Any) -> Any:
-    """The network of a `spec`, its weights not yet written; ValueError where it cannot be meant."""
+    """The network of a `spec`, its weights not yet written; ValueError where it is invalid."""
     spec: _Spec = typed(_Spec, document)
     if math.prod(spec["obs_shape"]) > _LARGEST:
         raise ValueError(f"observations have at most {_LARGEST} entries")

@@ -13,8 +13,6 @@ acted, and the first ratio of an update is 1.
 Axes: T steps, B agents, N = T * B, M missions, L words, A actions, K values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bkrl.agents.networks.layers import Linear, conv, in_float32, linear
-from bkrl.agents.networks.missions import Vocabulary, distinct
+from bkrl.agents.networks.missions import WordTable, distinct
 from bkrl.agents.protocol import State
 from bkrl.core.errors import UsageError
 from bkrl.data.distinct import distinct_rows
@@ -142,7 +140,7 @@ class MissionGRU(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vocabulary = Vocabulary(_WORDS)
+        self.vocabulary = WordTable(_WORDS)
         self.embedding = nn.Parameter(torch.empty(_WORDS, CHANNELS))
         self.unit = _GRU(CHANNELS, CHANNELS, batch_first=True)
 

@@ -6,8 +6,6 @@ step is one product and one kernel for what its gates need, and all that can be 
 Axes: T steps, B agents, H units, U distinct inputs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

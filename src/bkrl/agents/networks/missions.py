@@ -3,8 +3,6 @@
 Axes: B observations, M distinct missions, L words, C cells, F features of a thing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +21,7 @@ _THING = 4
 """MiniGrid's kinds of objects from here on (door, key, ball, box, goal, lava) are what missions speak of."""
 
 
-class Vocabulary(nn.Module):
+class WordTable(nn.Module):
     """The words that a network has numbers for. They are part of its weights, so they are where the weights are.
 
     Args:
@@ -119,7 +117,7 @@ class MissionLayer(nn.Module):
         self, symbols: Symbols | None, width: int, size: int = 256, channels: int = 64, features: int = 8
     ) -> None:
         super().__init__()
-        self.vocabulary = Vocabulary(size)
+        self.vocabulary = WordTable(size)
         self.embedding = nn.Parameter(torch.empty(size, channels))
         self.register_buffer("channel", torch.arange(1, channels + 1) / channels, persistent=False)
         self.sentence = nn.Parameter(torch.empty(channels, channels))

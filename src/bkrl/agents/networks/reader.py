@@ -8,8 +8,6 @@ Axes: B texts, V tokens of the vocabulary, P tokens of all texts together, H uni
 torch's packed sequences: the first of each text, the longest text first; then the second of each that has two; …
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

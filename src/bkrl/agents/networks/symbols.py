@@ -5,8 +5,6 @@ few of those (a room shows mostly floor) and many that do not, so on a CPU the r
 ten times quicker than the product. Elsewhere the product is formed. Both say the same up to rounding.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

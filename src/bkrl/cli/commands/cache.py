@@ -1,7 +1,5 @@
 """`bkrl cache …`: the replies that were kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

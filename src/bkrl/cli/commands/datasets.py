@@ -1,7 +1,5 @@
 """`bkrl data …`: check, look at, export, import, divide and join datasets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +8,6 @@ import typer
 from bkrl.cli import progress
 from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
 from bkrl.cli.options import Commands
-from bkrl.core.config import MergeConfig
 
 data = Commands(help="Check, look at, export, import, divide and join datasets.", no_args_is_help=True)
 
@@ -74,9 +71,9 @@ def data_merge(
     as_json: Json = False,
 ) -> None:
     """Join datasets of one kind of env into one, in this order: all their episodes, numbered anew."""
-    from bkrl.stages.data_merge import run
+    from bkrl.data.derive import merge
 
-    show_run(run(MergeConfig(tuple(datasets), out), progress.reporter()), as_json)
+    show_run(merge(datasets, out, progress.reporter()), as_json)
 
 
 @data.command("make-episodes")

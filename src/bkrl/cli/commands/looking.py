@@ -1,7 +1,5 @@
 """Commands that only look: show, list, prompt, doctor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """`bkrl lm …`: language models that are fetched, and small ones that are made."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -1,7 +1,5 @@
 """Commands about results: compare, trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

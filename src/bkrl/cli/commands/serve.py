@@ -1,7 +1,5 @@
 """`bkrl serve …`: envs, runs and reports for other programs; and runs on the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """How results are printed, shared by all commands."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The commands about many runs: sweep, evolve."""
 
-from __future__ import annotations
-
 import typer
 
 from bkrl.cli import console, progress

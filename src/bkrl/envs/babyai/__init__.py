@@ -83,7 +83,6 @@ class BabyAI(Family):
     exact: ClassVar[Literal["rooms"]] = "rooms"
 
     def specs(self) -> list[EnvSpec]:
-        """The published BabyAI-Text levels and those of GLAM."""
         return [_spec_of(level) for level in LEVELS.values()] + [*map(_glam_spec, glam.LEVELS.values())]
 
     def find(self, env_id: str) -> EnvSpec | None:
@@ -194,7 +193,6 @@ class BabyAI(Family):
         return len({_ARTICLES.sub("", mission) for mission in envs.missions()}) > 1
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
-        """Captions of views (B, 7, 7, 3) uint8."""
         from bkrl.envs.babyai.captions import caption
 
         return caption(observations, language, compat)
@@ -210,7 +208,6 @@ class BabyAI(Family):
         return BabyAIBot(len(env_spec.action_names)) if not no_plan and runs_natively(env_spec.env_id) else None
 
     def memory(self, env_spec: EnvSpec) -> RoomMemory:
-        """Cells, doors and things; of all levels alike."""
         from bkrl.envs.babyai.memory import RoomMemory
 
         return RoomMemory()
@@ -230,7 +227,6 @@ class BabyAI(Family):
         return {name: (said, f"now[:, {x}, {y}, 0] == {kind}") for name, (said, (x, y), kind) in RELATIONS.items()}
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """Views cell by cell, as minigrid draws them."""
         from bkrl.envs.babyai.pictures import tile_maps
 
         return tile_maps(observations)

@@ -1,7 +1,5 @@
 """The bot: an expert for every mission of BabyAI and the rooms of MiniGrid, for N envs at once."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +38,6 @@ class BabyAIBot:
         memory: dict[str, NDArray[Any]],
         started: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        """The next actions."""
         N, (height, stride) = len(env_states), env_states.dtype["grid"].shape
         if height * stride > MAX_CELLS:
             raise UsageError(f"A map of {height} × {stride} cells is too large for the bot; choose smaller rooms.")

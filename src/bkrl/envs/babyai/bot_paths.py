@@ -1,7 +1,5 @@
 """How the bot finds its way over the cells it has seen: marks, the shortest path, and paths past what is in the way."""
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 from bkrl.core.jit import helper

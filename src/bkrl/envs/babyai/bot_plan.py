@@ -6,8 +6,6 @@ to another place; before that, what is in the way from one to the other; before 
 that, a place to lay down what is carried.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

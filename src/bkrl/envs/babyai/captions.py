@@ -16,8 +16,6 @@ The published captioner has defects, which are mended unless `compat` asks for t
 That the published code sometimes described hidden cells cannot be had from the view, so `compat` leaves it out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, cast

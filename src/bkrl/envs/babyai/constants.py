@@ -4,8 +4,6 @@ Source: `minigrid.core.constants` and `minigrid.core.actions` of PyPI minigrid. 
 and kernels need neither minigrid nor pygame; a test compares them with the installed package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

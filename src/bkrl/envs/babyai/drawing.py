@@ -1,7 +1,5 @@
 """Pictures of whole envs as minigrid draws them, drawn again only where they have changed."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """N envs in arrays: seeded, begun, stepped, drawn, saved and restored. Autoreset is for `vector`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -193,7 +191,6 @@ class Engine:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Let the threads go."""
         self._shares.close()
 
     def _inner(self, index: int) -> NDArray[np.uint32]:

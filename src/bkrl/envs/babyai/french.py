@@ -1,7 +1,5 @@
 """BabyAI's missions in French, as GLAM's tests of generalisation have them (Carta et al. 2023, arXiv 2302.02662)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -22,13 +20,8 @@ _DONE = {"go to": "être allé à", "pick up": "avoir attrapé", "open": "avoir 
 
 
 @lru_cache(1 << 14)
-def french_mission(mission: str, compat: frozenset[str] = frozenset()) -> str:
-    """A mission of BabyAI in French; with g2, as the published code has it.
-
-    Raises InputError for a sentence that is no mission of BabyAI.
-    """
-    if "g2" in compat:
-        return _published_mission(mission)
+def french_mission(mission: str) -> str:
+    """A mission of BabyAI in French. Raises InputError for a sentence that is no mission of BabyAI."""
     read = read_mission(mission)
     first = " et ".join(_task(task, _TO_DO) for task in read.tasks)
     if read.order == "then":
@@ -56,12 +49,3 @@ def _thing(thing: Thing) -> str:
     forms = FRENCH_MASCULINE if masculine else FRENCH_FEMININE
     color = forms[COLOR_NAMES.index(thing.color)] if thing.color else ""
     return " ".join(filter(None, (article + noun, color, _FRENCH.get(thing.place, ""))))
-
-
-def _published_mission(mission: str) -> str:
-    """g2. Letters are looked for, not words, and what stands last in these lists wins: the noun of "put the key next
-    to the ball" is the key, and a door has no noun."""
-    article = "une" if "a" in mission else "la" if "the" in mission else ""
-    noun = next((_FRENCH[noun] for noun in ("key", "ball", "box") if noun in mission), "")
-    colors = [french for color, french in zip(COLOR_NAMES, FRENCH_FEMININE, strict=True) if color in mission]
-    return f"aller à {article} {noun} {colors[-1] if colors else ''}"

@@ -3,8 +3,6 @@
 Source: `RoomGridLevel._gen_grid` and `reset`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

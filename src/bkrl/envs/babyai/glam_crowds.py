@@ -6,8 +6,6 @@ those that can pass. Such a half has no object out of reach even where the whole
 are drawn with the chances that they have among all layouts, so the layouts that pass have the same distribution.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from math import comb
 from typing import Final, NamedTuple

@@ -4,8 +4,6 @@ The draws, their order and their bounds are those of that class, so the same str
 episode and is left in the same state.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The levels of `glam` on PyPI minigrid."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

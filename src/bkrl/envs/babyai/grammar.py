@@ -8,8 +8,6 @@
 Source: the `surface` methods of `minigrid.envs.babyai.core.verifier`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

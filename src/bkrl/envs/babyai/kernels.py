@@ -1,7 +1,5 @@
 """The loops over envs: the only kernels called from Python. Each works on envs start..stop-1."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bkrl.core.jit import kernel

@@ -1,7 +1,5 @@
 """Where an env's next layout comes from: a kernel for the levels that are data here, minigrid for every other."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np
@@ -86,7 +84,6 @@ class RecipeLayouts(Layouts):
         self._texts[chosen] = ""
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
-        """The missions in minigrid's words."""
         new = which[self._texts[which] == ""]
         rows = zip(envs["task"][new].tolist(), envs["in_sequence"][new].tolist(), self._said[new], strict=True)
         for n, (tasks, in_sequence, said) in zip(new.tolist(), rows, strict=True):
@@ -95,11 +92,9 @@ class RecipeLayouts(Layouts):
         return missions
 
     def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The missions, as bytes (N, _MISSION_BYTES)."""
         return {"missions": _as_bytes(self.missions(envs, np.arange(len(envs))))}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Take the missions back."""
         self._texts[:] = _as_texts(state["missions"])
 
 
@@ -111,7 +106,6 @@ class PublishedLayouts(RecipeLayouts):
         self._level = level
 
     def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Nothing."""
         return {}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -153,7 +147,6 @@ class MiniGridLayouts(Layouts):
             shares.run(begin_hall_envs, grids, envs, self._record, chosen, stride, observations)
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
-        """The missions in minigrid's words."""
         if "{" not in self._level.mission:
             return [self._level.mission] * len(which)
         columns = (envs[name][which].tolist() for name in ("target_color", "target_kind"))
@@ -201,16 +194,13 @@ class LoadedLayouts(Layouts):
             self._missions[n] = self._env.mission
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
-        """The missions as minigrid worded them."""
         missions: list[str] = self._missions[which].tolist()
         return missions
 
     def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The missions, as bytes (N, _MISSION_BYTES)."""
         return {"missions": _as_bytes(self._missions.tolist())}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Take the missions back."""
         self._missions[:] = _as_texts(state["missions"])
 
 
@@ -254,18 +244,15 @@ class GlamLayouts(Layouts):
         shares.run(begin_glam_envs, grids, envs, *self._tables, chosen, stride, observations)
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
-        """The missions in minigrid's words, or in French."""
         columns = [envs[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural")]
         kinds = self.task_kinds()[which].tolist()
         missions = list(map(_glam_mission, kinds, self._episodes["form"][which].tolist(), *columns))
         return missions if self._level.language == "en" else [*map(french_mission, missions)]
 
     def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """(N, 3) turn, kind and form of each env."""
         return {"glam": self._episodes.view(np.int64).reshape(-1, 3).copy()}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Take them back."""
         self._episodes.view(np.int64).reshape(-1, 3)[:] = state["glam"]
         last = len(self._names) - 1  # kernels do not check indices, and a snapshot may be damaged
         for name, least in (("turn", -1), ("kind", 0)):

@@ -7,8 +7,6 @@ The published code drew the target of its pretraining level from NumPy's global 
 `GoTo-PurpleBallGreenKey`; both are put right here. The step limit is minigrid's: room_size² for each place to go.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

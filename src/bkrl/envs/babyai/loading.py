@@ -5,8 +5,6 @@ whose rules go beyond `rules` and `missions` (moving obstacles, levels with a `s
 `why_not` says why.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

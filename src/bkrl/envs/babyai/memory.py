@@ -4,8 +4,6 @@ The place of the agent is reckoned from its actions: relative to where it began,
 cells, which is more than any level has. Only what the agent saw counts: a door was opened if it changed in its view.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -4,8 +4,6 @@ The draws, their order and their bounds are minigrid's, so the same stream of ra
 is left in the same state.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -31,7 +29,7 @@ from bkrl.envs.babyai.rooms import NOWHERE
 from bkrl.envs.babyai.state import EMPTY_CELL, WALL_CELL
 
 MINIGRID_LEVEL = np.dtype(
-    [(field.name, np.int64) for field in fields(levels.MiniGridLevel) if field.type in ("int", "bool")]
+    [(field.name, np.int64) for field in fields(levels.MiniGridLevel) if field.type in (int, bool)]
 )
 
 

@@ -3,8 +3,6 @@
 Coordinates (x, y) are minigrid's: columns and rows of the map, without the margin.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

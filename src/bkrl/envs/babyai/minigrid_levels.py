@@ -5,8 +5,6 @@ missions; a test compares the table with the installed package. The ids of the W
 package's solver draws their layouts, from pictures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Layouts of minigrid's levels with several rooms; see `minigrid_generate`."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -3,8 +3,6 @@
 Sources: the `step` methods in `minigrid.envs`. "Pick up this object" and "open this door" are the tasks of `missions`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

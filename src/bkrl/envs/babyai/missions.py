@@ -3,8 +3,6 @@
 Source: `minigrid.envs.babyai.core.verifier`. "B after you A" is kept as the sequence A, B.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from bkrl.core.jit import helper

@@ -4,8 +4,6 @@ PCG XSL RR 128/64 (O'Neill 2014) with NumPy's 32-bit buffering, and Lemire's bou
 `numpy/random/src/distributions`: the draws are those of `numpy.random.Generator(PCG64(seed)).integers(low, high)`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small pictures of BabyAI views, cell by cell, as minigrid draws them; the agent looks up from the lowest row."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -4,8 +4,6 @@ Sources: `minigrid.envs.babyai` for the steps and their order, `minigrid.registe
 test compares the table with the installed package. `generate` follows the steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple

@@ -4,8 +4,6 @@
 success is reported, and minigrid's own prints never reach stdout.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Mapping
@@ -227,6 +225,5 @@ class ReferenceBabyAI(BaseEnv):
         return cast(NDArray[np.uint8], self.inner.render())
 
     def close(self) -> None:
-        """Close the inner environment."""
         super().close()
         self.inner.close()

@@ -8,8 +8,6 @@ Rooms are numbered row by row. Neighbours share a wall: room (column, row) has i
 (column * (size - 1), row * (size - 1)), so 3 × 2 rooms of size 6 make a map of 16 × 11 cells.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -3,8 +3,6 @@
 Source: `MiniGridEnv.step` and `minigrid.core.world_object` of PyPI minigrid; each function names what it restates.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from bkrl.core.jit import helper

@@ -4,8 +4,6 @@ Sources: `LevelGen.rand_instr` and `rand_obj`, `RoomGridLevel.validate_instrs`, 
 `minigrid.envs.babyai.core.verifier`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

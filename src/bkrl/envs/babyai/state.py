@@ -14,8 +14,6 @@ A grid is stored row by row with a border of walls `MARGIN` cells wide on every 
 edge needs no special case: what is outside is wall, as in minigrid.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

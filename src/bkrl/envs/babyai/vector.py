@@ -1,7 +1,5 @@
 """The native vector environment of BabyAI and MiniGrid envs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,7 +54,6 @@ class BabyAIVectorEnv(BaseVectorEnv):
         return self.engine.missions(which)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of env `index`, (H, W, 3) uint8."""
         self._check_begun("frame")
         return self.engine.frame(index)
 
@@ -65,8 +62,6 @@ class BabyAIVectorEnv(BaseVectorEnv):
         return self.engine.states()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
-        del kwargs
         self.engine.close()
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:

@@ -3,8 +3,6 @@
 Source: `MiniGridEnv.gen_obs_grid`, `Grid.process_vis`, `Grid.encode`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

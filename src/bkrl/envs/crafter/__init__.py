@@ -55,14 +55,12 @@ class Crafter(Family):
 
     @property
     def inexact(self) -> str:
-        """Why exact values cannot be computed."""
         return (
             "not computed for Crafter: its worlds are too large to be solved and it has no single goal to measure a "
             "distance to"
         )
 
     def specs(self) -> list[EnvSpec]:
-        """The Crafter ids."""
         return [_spec_of(env_id, game) for env_id, game in GAMES.items()]
 
     def options(self, env_spec: EnvSpec) -> list[Setting]:
@@ -89,7 +87,6 @@ class Crafter(Family):
         return GAMES[env_spec.env_id].task not in ("", "survival")
 
     def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
-        """One env on PyPI crafter; options: see `reference.CrafterEnv`."""
         from bkrl.envs.crafter.reference import CrafterEnv
 
         return CrafterEnv(env_spec, **options)
@@ -102,7 +99,6 @@ class Crafter(Family):
         return SingleEnv(CrafterVectorEnv(env_spec, 1, **options), render_mode)
 
     def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> BaseVectorEnv:
-        """N envs on the engine; options: see `vector.CrafterVectorEnv`."""
         from bkrl.envs.crafter.vector import CrafterVectorEnv
 
         return CrafterVectorEnv(env_spec, num_envs, **episodes, **options)
@@ -116,14 +112,12 @@ class Crafter(Family):
         return (sentences if language == "ellm" else captions).caption_batch(observations)
 
     def situations(self, env_spec: EnvSpec) -> Situations | None:
-        """Of the typed envs."""
         from bkrl.envs.crafter.situations import TypedSituations
 
         rules = GAMES[env_spec.env_id.partition("@")[0]].rules
         return TypedSituations(rules) if rules.typed else None
 
     def memory(self, env_spec: EnvSpec) -> SurvivalMemory | None:
-        """Achievements and cells; of typed envs none."""
         from bkrl.envs.crafter.memory import SurvivalMemory
 
         rules = GAMES[env_spec.env_id].rules
@@ -145,10 +139,9 @@ class Crafter(Family):
         }
 
     def clause_reader(self) -> ClauseReader:
-        """What reads the clauses of captions off symbolic observations."""
         from bkrl.envs.crafter import captions
 
-        return captions.ClauseReader()
+        return captions.CrafterClauses()
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
         """Of the 82 bytes: grass, and having none of an item, are the ordinary case; what is faced is read too."""
@@ -162,7 +155,6 @@ class Crafter(Family):
         return Symbols(tuple(sizes), tuple(reference), (-1,) * layout.SIZE, (layout.FACING, tuple(layout.FACED_CELL)))
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """The local view with crafter's own textures."""
         from bkrl.envs.crafter.pictures import tile_maps
 
         return tile_maps(observations)

@@ -1,7 +1,5 @@
 """Spawning and despawning, chunk by chunk: `Env._balance_chunk`. Runs at every tenth step."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -20,8 +20,6 @@ is faced is not known where the view has fewer columns or rows than that. At the
 breaks off with an error, nothing is faced.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

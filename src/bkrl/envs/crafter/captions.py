@@ -7,10 +7,8 @@ Directions are those of the map (up, down, left, right), as are the moves. Of ea
 named, nearest first (of equally near ones the upper, then the left one); the rim of the map is "the edge of the world".
 
 A caption is a chain of pieces from one table. Which pieces a view has is found without writing any text, so that who
-wants to know what is said (`ClauseReader`) need not read it.
+wants to know what is said (`CrafterClauses`) need not read it.
 """
-
-from __future__ import annotations
 
 from typing import Final
 
@@ -215,7 +213,7 @@ def _captions(rows: NDArray[np.uint8]) -> list[str]:
     return ["".join([_PIECES[number] for number in chain])[2:] + "." for chain in chains]
 
 
-class ClauseReader:
+class CrafterClauses:
     """Which clauses (the parts between commas and full stops) the caption of a view has, without writing it.
 
     Attributes:

@@ -4,8 +4,6 @@ A creature whose health is gone is removed at the start of its turn and still pl
 dying zombie strikes and a dying skeleton shoots.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

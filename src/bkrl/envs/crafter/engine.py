@@ -1,7 +1,5 @@
 """N Crafter envs as arrays: what the vector environment and the single one have in common."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -243,7 +241,6 @@ class Engine:
         self._draw(np.ones(self.num_envs, bool))
 
     def close(self) -> None:
-        """Let the threads go."""
         self._shares.close()
 
     def _lay_ready(self, index: int) -> None:

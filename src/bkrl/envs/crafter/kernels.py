@@ -1,7 +1,5 @@
 """The loops over envs: the kernels that Python calls. Each works on envs start..stop-1, without the GIL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -13,8 +13,6 @@ crafter's own semantic map, with one addition: a ripe plant, which the picture t
 here is hidden from a player who looks at the 64×64 picture, save that the night's noise does not blur it.
 """  # noqa: E501
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -6,8 +6,6 @@ hand under the original rules a creature takes several blows; it counts as defea
 kind on the struck cell or beside it, which is what the agent can see.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

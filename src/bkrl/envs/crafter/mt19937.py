@@ -4,8 +4,6 @@ Matsumoto & Nishimura (1998), with the conventions of numpy's legacy generator: 
 `randint` by masked rejection. An env keeps its 624 words in `env.mt` and its place among them in `env.mt_pos`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -9,8 +9,6 @@ Which two extra points belong to a place is looked up in `_EXTRA`, and points ou
 mispredicted half of the time, and making an env is almost nothing but this noise.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What can be asked of a Crafter env when it is made; one place for both backends."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -3,8 +3,6 @@
 The observation does not say what an object stands on: skeletons and arrows are drawn on a path, all others on grass.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

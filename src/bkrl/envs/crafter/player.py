@@ -1,7 +1,5 @@
 """The player's turn: `crafter/objects.py`, class Player."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

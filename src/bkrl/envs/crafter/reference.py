@@ -9,8 +9,6 @@ process.
 Rendering at night draws from the env's random stream, so the picture is rendered at every step whatever is observed.
 """
 
-from __future__ import annotations
-
 import collections
 from typing import Any
 
@@ -253,7 +251,6 @@ class CrafterEnv(BaseEnv):
         return self._obs(), self._info(False, False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take one action."""
         number = int(self._check_step(action)[0])
         rules = self._rules
         verb = rules.rules.verbs[number]

@@ -5,8 +5,6 @@ step in the dark, looked at or not. `pass_picture` moves the stream on without d
 before, so that the picture can still be drawn afterwards.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -33,8 +33,6 @@ Three rule sets share one env (terrain, creatures, balance, daylight, tech tree)
   `Crafter-Typed-Original` has 1. and 3. alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Final
 

@@ -7,8 +7,6 @@ Counts, places and distances are not said, so there are few texts and many obser
 Source: Du et al. 2023 (arXiv 2302.06692), the code release; its words, commas and omissions are kept.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Final
 

@@ -4,8 +4,6 @@ A situation is what ELLM's text observation tells (`sentences.text_keys`), and w
 furnace: the only count that decides a deed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final

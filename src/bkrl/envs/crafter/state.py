@@ -6,8 +6,6 @@ the objects of each 12×12 chunk in a set; here an object remembers when it came
 order of an insertion-ordered set, and an env remembers in which order its chunks were first used.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

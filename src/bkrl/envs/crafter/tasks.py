@@ -4,8 +4,6 @@ The sub-goals of a task are found from the rule tables: a stone pickaxe takes th
 three times. (The release lists two; its lists cannot be carried out as they stand.)
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ Around = Callable[[int], Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Task:
+class TypedTask:
     """One task.
 
     Attributes:
@@ -94,19 +92,19 @@ def composition(*deeds: str, table_wood: int = TYPED["harder"].table_wood) -> tu
 
 
 _CUSTOM: Final = (
-    Task("plant row", ("chop grass", "place plant", "chop grass", "place plant"), beside="plant"),
-    Task("make workshop", (*["chop tree", "place crafting table"] * 2,), beside="table"),
-    Task("deforestation", ("chop tree",) * 5, ordered=True),
-    Task("vegetarianism", ("drink water", "chop grass"), ordered=True),
-    Task(
+    TypedTask("plant row", ("chop grass", "place plant", "chop grass", "place plant"), beside="plant"),
+    TypedTask("make workshop", (*["chop tree", "place crafting table"] * 2,), beside="table"),
+    TypedTask("deforestation", ("chop tree",) * 5, ordered=True),
+    TypedTask("vegetarianism", ("drink water", "chop grass"), ordered=True),
+    TypedTask(
         "chop grass with wood pickaxe", (*composition("make wood pickaxe"), "chop grass"), holding="wood_pickaxe"
     ),
-    Task("work and sleep", ("chop tree", "sleep", "place crafting table"), ordered=True),
-    Task("gardening", ("chop grass", "chop tree", "place plant"), ordered=True),
-    Task("wilderness survival", ("sleep", "chop grass", "attack zombie"), ordered=True),
-    Task("survival", ()),
+    TypedTask("work and sleep", ("chop tree", "sleep", "place crafting table"), ordered=True),
+    TypedTask("gardening", ("chop grass", "chop tree", "place plant"), ordered=True),
+    TypedTask("wilderness survival", ("sleep", "chop grass", "attack zombie"), ordered=True),
+    TypedTask("survival", ()),
 )  # fmt: skip
-_SINGLE: Final = (Task(deed, composition(deed)) for deed in EASIER if deed not in PLAIN_VERBS[:5])
+_SINGLE: Final = (TypedTask(deed, composition(deed)) for deed in EASIER if deed not in PLAIN_VERBS[:5])
 TASKS: Final = {task.name: task for task in (*_SINGLE, *_CUSTOM)}
 """The tasks by name: one for each deed, and the composed ones of the release."""
 
@@ -126,7 +124,7 @@ class TaskTracker:
 
     def __init__(
         self,
-        task: Task,
+        task: TypedTask,
         num_envs: int,
         deeds: Sequence[str],
         subgoals: Literal["hidden", "shown", "paid"] | str = "hidden",

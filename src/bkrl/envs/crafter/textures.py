@@ -5,8 +5,6 @@ one of 160. Blending, resizing and colour conversion are thus done by crafter, N
 construction; what is left for the kernels is light and noise.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Final, NamedTuple
 

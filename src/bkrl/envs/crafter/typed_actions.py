@@ -4,8 +4,6 @@ An action is a verb and, mostly, a noun: "chop tree". Of the 139 pairs of `harde
 time pass. Source: Du et al. 2023 (arXiv 2302.06692) and its code release, whose names and order these are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

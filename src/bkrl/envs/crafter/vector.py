@@ -1,7 +1,5 @@
 """Crafter as a `gymnasium.vector.VectorEnv`, on the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -57,13 +55,10 @@ class CrafterVectorEnv(BaseVectorEnv):
         self._tracker = tracker_of(env_spec.env_id, num_envs, subgoals)
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """(256, 256, 3): the picture of env `index` as it stands."""
         self._check_begun("frame")
         return _enlarged(self.engine.picture(range(self.num_envs)[index]))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
-        del kwargs
         self.engine.close()
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:

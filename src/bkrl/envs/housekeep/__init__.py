@@ -48,11 +48,9 @@ class Housekeep(Family):
 
     @property
     def inexact(self) -> str:
-        """Why exact values cannot be computed."""
         return "not computed for Housekeep: positions are numbers, and there are too many of them"
 
     def specs(self) -> list[EnvSpec]:
-        """The original episodes, and the four tasks."""
         from bkrl.envs.housekeep.options import ORIGINAL, TASKS
 
         rules = {ORIGINAL: _ORIGINAL, **{name: _TASK.format(i) for i, name in enumerate(TASKS, 1)}}
@@ -61,7 +59,6 @@ class Housekeep(Family):
         ]
 
     def options(self, env_spec: EnvSpec) -> list[Setting]:
-        """Which episodes, which control, what is rewarded."""
         from bkrl.envs.housekeep.options import settings
 
         return settings(env_spec.env_id)
@@ -75,18 +72,15 @@ class Housekeep(Family):
         return replace(env_spec, action_names=action_names(env_spec.env_id, found), max_steps=found.length)
 
     def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
-        """The engine: no other library has these rules."""
         return self.make(env_spec, **options)
 
     def make(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array", **options: Any) -> gymnasium.Env[Any, Any]:
-        """One env."""
         from bkrl.envs.housekeep.vector import HousekeepVectorEnv
         from bkrl.envs.single import SingleEnv
 
         return SingleEnv(HousekeepVectorEnv(env_spec, 1, **options), render_mode)
 
     def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> BaseVectorEnv:
-        """N envs; options: see `vector.HousekeepVectorEnv`."""
         from bkrl.envs.housekeep.vector import HousekeepVectorEnv
 
         return HousekeepVectorEnv(env_spec, num_envs, **episodes, **options)
@@ -106,25 +100,21 @@ class Housekeep(Family):
         return caption_transitions(before, after)
 
     def placing(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> Places:
-        """Goals are to pick up what lies wrong, and to put it where it belongs."""
         from bkrl.envs.housekeep.options import chosen
 
         return Places(chosen(env_spec.env_id, **options).scene)
 
     def bot(self, env_spec: EnvSpec) -> Bot:
-        """What tidies up by the votes themselves, and knows where everything is."""
         from bkrl.envs.housekeep.bot import HousekeepBot
 
         return HousekeepBot(env_spec.action_names != _ACTIONS)
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """The agent's map of what it has seen."""
         from bkrl.envs.housekeep.drawing import tile_maps
 
         return tile_maps(observations)
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
-        """Of the 294 bytes: unseen is the ordinary case everywhere."""
         return _symbols()
 
 

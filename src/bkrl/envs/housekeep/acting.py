@@ -1,7 +1,5 @@
 """What actions do: walking, turning, grabbing and releasing; high-level goto, pick and place; what they pay."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

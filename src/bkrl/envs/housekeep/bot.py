@@ -3,8 +3,6 @@
 It takes the nearest misplaced thing to the nearest place where it is right and has room, and so on.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np
@@ -54,7 +52,6 @@ class HousekeepBot:
         memory: dict[str, NDArray[Any]],
         started: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        """The next actions."""
         memory["waiting"][started], memory["goal"][started] = 0, NOWHERE
         actions, sizes = np.zeros(len(env_states), np.int64), model_sizes()
         envs, things, rows = (np.ascontiguousarray(env_states[name]) for name in ("world", "things", "rows"))

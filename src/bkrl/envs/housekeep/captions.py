@@ -8,8 +8,6 @@ the text observation of ELLM: all classes of things and all receptacles seen in 
 order of each list came from a hash; here it is the alphabet's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

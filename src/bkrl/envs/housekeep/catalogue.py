@@ -1,7 +1,5 @@
 """The episodes and the actions of an env with its options."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Houses seen from above: floor, furniture, things and where they belong; and what the agent knows, as tiles."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """N Housekeep envs as arrays."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, NamedTuple
 
@@ -166,5 +164,4 @@ class Engine:
             )
 
     def close(self) -> None:
-        """Let the threads go."""
         self._shares.close()

@@ -1,7 +1,5 @@
 """Episodes: where the agent starts, and which things lie where in which layout of a house."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

@@ -6,8 +6,6 @@ farther than `BODY` from all floor and outside all footprints. The 3D worlds' wa
 where their walls must be; furniture hides nothing, however tall.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Houses as arrays: all that the engine looks up, for the S scenes of an env at once."""
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 

@@ -5,8 +5,6 @@ type that counts has at least six positive votes for it and the type's name is a
 "kitchen-bottom_cabinet" hold for "kitchen-bottom_cabinet_no_top" too, where the kitchen has both.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ would tell it, and no more. A square of the map holds 0 for what was not seen or
 category (`CATEGORIES`), `THING` for a thing. Of things and receptacles that were not seen yet nothing is told.
 """  # noqa: E501
 
-from __future__ import annotations
-
 from typing import Final
 
 ROWS: Final = 11

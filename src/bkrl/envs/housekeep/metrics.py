@@ -4,8 +4,6 @@ Below, M are the things that were misplaced at the start, and C those that lay r
 once. A held thing is not right. Definitions: Kant et al. 2022, as their code has them.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """What can be asked of a Housekeep env when it is made, and the episodes that come of it."""
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 from bkrl.core.errors import UsageError

@@ -5,8 +5,6 @@ its footprint, turned by 0 or 90 degrees. Rows of all receptacles of an env shar
 that are taken in a row are those of the things in it. Rules and numbers: `data/SOURCE.md`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

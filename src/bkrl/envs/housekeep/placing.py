@@ -3,8 +3,6 @@
 A place is a kind of receptacle by the name that captions use: five top cabinets of a kitchen are one place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """New episodes by Housekeep's own rule, for houses whose original ones the source does not hold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

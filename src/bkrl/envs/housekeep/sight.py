@@ -1,7 +1,5 @@
 """What the agent sees: things and receptacles in the camera's picture, floor that comes into view, the observation."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

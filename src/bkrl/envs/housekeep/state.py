@@ -1,7 +1,5 @@
 """The state of many Housekeep envs: one record each, with tables of things, rows of the packer, and what was seen."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np

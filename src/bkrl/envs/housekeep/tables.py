@@ -4,8 +4,6 @@ The tables lie in `data/` beside this file, with their licence (MIT) and `SOURCE
 Nothing is read before it is asked for; a file that is not as it was shipped is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Symbolic Housekeep as a `gymnasium.vector.VectorEnv`, on the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,12 +47,9 @@ class HousekeepVectorEnv(BaseVectorEnv):
         self.engine = Engine(env_spec.env_id, self.options, num_envs, threads)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
-        del kwargs
         self.engine.close()
 
     def env_states(self) -> NDArray[Any]:
-        """(N,) records of all that is true of each env, for the bot."""
         engine, numbers = self.engine, np.array([one.number for one in self.engine.houses], np.int16)
         states = np.zeros(self.num_envs, STATE)
         states["scene"] = numbers[engine.envs["house"]]
@@ -62,7 +57,6 @@ class HousekeepVectorEnv(BaseVectorEnv):
         return states
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """The house of env `index` seen from above."""
         self._check_begun("frame")
         engine, index = self.engine, range(self.num_envs)[index]
         env_spec = engine.envs[index]

@@ -3,8 +3,6 @@
 It stands only where an episode starts and where receptacles are used from, and there it always looks the same way.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

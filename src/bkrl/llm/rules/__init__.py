@@ -5,8 +5,6 @@ of the two families of envs, written as code in this package: it is *not* a lang
 env, and it never learns which task an agent has (the prompt does not say).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +15,7 @@ from bkrl.llm.rules import babyai, crafter, housekeep, tidying
 from bkrl.llm.rules.belongings import belongs
 from bkrl.llm.rules.memories import programs_of_memory, worth_of
 from bkrl.llm.rules.proposals import proposed
-from bkrl.llm.rules.segment import Segment, read_segment, unknown_prompt
+from bkrl.llm.rules.segment import ReadSegment, read_segment, unknown_prompt
 
 HONESTY = "rules (hand-written heuristics, not a language model)"
 TIE_MARGIN = 0.1
@@ -37,8 +35,8 @@ class Knowledge:
     ELLM's text observation (none where it knows no such text); `belongs`: whether a thing is put away in a place.
     """
 
-    judge: Callable[[Segment], tuple[float, str]]
-    goals: Callable[[Segment], list[str]]
+    judge: Callable[[ReadSegment], tuple[float, str]]
+    goals: Callable[[ReadSegment], list[str]]
     programs: Callable[[str], list[str]]
     deeds: Callable[[str], list[str]] = lambda text: []
     belongs: Callable[[str, str], bool] = lambda thing, place: False
@@ -59,7 +57,6 @@ class RulesBackend:
     identity = None
 
     def __init__(self, spec: str, connection: Connection) -> None:
-        del connection
         if spec:
             raise ValueError("rules takes no name")
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from bkrl.core.errors import InputError
 from bkrl.envs.babyai import grammar
-from bkrl.llm.rules.segment import Segment, unknown_caption
+from bkrl.llm.rules.segment import ReadSegment, unknown_caption
 
 FAR = 14
 """Actions to face the farthest visible thing, and a little more."""
@@ -29,7 +29,7 @@ _CARRY = re.compile(r"You carry an? (?:(\w+) )?(\w+)")
 
 
 @dataclass(frozen=True)
-class Thing:
+class SeenThing:
     """An object in view, `right` and `ahead` squares from the agent (left is negative)."""
 
     kind: str
@@ -53,7 +53,7 @@ class Thing:
 class View:
     """One caption, understood."""
 
-    things: tuple[Thing, ...]
+    things: tuple[SeenThing, ...]
     walls: tuple[tuple[str, int], ...]
     carries: str
 
@@ -66,16 +66,16 @@ class View:
         return "" if thing is None or thing.state == "open" or thing.kind in PASSABLE else thing.kind
 
     @property
-    def faced(self) -> Thing | None:
+    def faced(self) -> SeenThing | None:
         return next((thing for thing in self.things if thing.right == 0 and thing.ahead == 1), None)
 
-    def nearest(self, step: Step | None = None) -> Thing | None:
+    def nearest(self, step: MissionStep | None = None) -> SeenThing | None:
         """The thing that takes the fewest actions to face, floor tiles and lava aside; of those that a step needs."""
         worth = [thing for thing in self.things if thing.kind not in ("floor", "lava")]
         worth = [thing for thing in worth if step is None or step.means(thing.kind, thing.colour)]
         return min(worth, key=lambda thing: thing.cost, default=None)
 
-    def closeness(self, step: Step | None = None) -> float:
+    def closeness(self, step: MissionStep | None = None) -> float:
         """0: nothing (that the step needs) in view … 1: facing it."""
         thing = self.nearest(step)
         if thing is None:
@@ -84,7 +84,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Step:
+class MissionStep:
     """One thing to do for a mission: "face", "take" or "open" a thing, or put the last one "beside" it."""
 
     what: str
@@ -105,23 +105,23 @@ _VERBS = {"face": "go to", "take": "pick up", "open": "open", "beside": "put it 
 
 
 @lru_cache(maxsize=4096)
-def steps_of(mission: str) -> tuple[Step, ...]:
+def steps_of(mission: str) -> tuple[MissionStep, ...]:
     """What a mission asks for, in order; () where it cannot be read."""
     try:
         read = grammar.read_mission(mission)
     except InputError:
         return ()
     tasks = (*read.others, *read.tasks) if read.order == "after" else (*read.tasks, *read.others)
-    steps: list[Step] = []
+    steps: list[MissionStep] = []
     for task in tasks:
         first = {"go to": "face", "pick up": "take", "open": "open", "put": "take"}[task.verb]
-        steps.append(Step(first, task.thing))
+        steps.append(MissionStep(first, task.thing))
         if task.beside is not None:
-            steps.append(Step("beside", task.beside))
+            steps.append(MissionStep("beside", task.beside))
     return tuple(steps)
 
 
-def next_step(view: View, steps: tuple[Step, ...]) -> Step | None:
+def next_step(view: View, steps: tuple[MissionStep, ...]) -> MissionStep | None:
     """The step that a view leaves to do: the one after what is carried, as far as one view tells."""
     colour, _, kind = view.carries.rpartition(" ")
     for step, following in pairwise(steps):
@@ -132,13 +132,13 @@ def next_step(view: View, steps: tuple[Step, ...]) -> Step | None:
     return steps[0] if steps else None
 
 
-def _key_of(view: View, step: Step) -> Step | None:
+def _key_of(view: View, step: MissionStep) -> MissionStep | None:
     """Taking the key first, where a door to be opened is seen locked, or is not in view and a key of its colour is."""
     door = view.nearest(step)
     colour = step.thing.color if door is None else door.colour
     if view.carries == f"{colour} key" or (door is not None and door.state != "locked"):
         return None
-    key = Step("take", grammar.Thing("the", colour, "key"))
+    key = MissionStep("take", grammar.Thing("the", colour, "key"))
     return key if door is not None or (colour and view.nearest(key) is not None) else None
 
 
@@ -155,13 +155,13 @@ def understand(caption: str) -> View:
         elif found := _THING.fullmatch(sentence):
             state, colour, kind, aside, side, ahead = found.groups()
             right = int(aside or 0) * (1 if side == "right" else -1)
-            things.append(Thing(kind, colour or "", state or "", right, int(ahead or 0)))
+            things.append(SeenThing(kind, colour or "", state or "", right, int(ahead or 0)))
     if not (things or walls or carries) and caption not in NOTHING:
         raise unknown_caption(caption)
     return View(tuple(things), tuple(walls), carries)
 
 
-def judge(segment: Segment) -> tuple[float, str]:
+def judge(segment: ReadSegment) -> tuple[float, str]:
     """Score of a segment, and what the agent does in it."""
     views = [understand(caption) for caption in segment.captions]
     waste, reasons = _waste(views, segment.actions)
@@ -189,12 +189,12 @@ def judge(segment: Segment) -> tuple[float, str]:
     return score, " and ".join(reasons[:2]) or "changes little"
 
 
-def _matters(thing: Thing, steps: tuple[Step, ...]) -> bool:
+def _matters(thing: SeenThing, steps: tuple[MissionStep, ...]) -> bool:
     """Whether a thing is one that the mission names; without a mission every thing is."""
     return not steps or any(step.means(thing.kind, thing.colour) for step in steps)
 
 
-def _taken(before: View, after: View, steps: tuple[Step, ...]) -> int:
+def _taken(before: View, after: View, steps: tuple[MissionStep, ...]) -> int:
     """1 for a thing that was picked up; with a mission, -1 for one that is not to be."""
     if before.carries or not after.carries:
         return 0
@@ -203,14 +203,14 @@ def _taken(before: View, after: View, steps: tuple[Step, ...]) -> int:
     return 1 if not steps or any(one and one.what == "take" and one.means(kind, colour) for one in asked) else -1
 
 
-def goals(segment: Segment) -> list[str]:
+def goals(segment: ReadSegment) -> list[str]:
     """What is worth doing from the end of the segment, nearest first; with a mission, what that needs next."""
     view = understand(segment.captions[-1])
     step = next_step(view, steps_of(segment.mission))
     if step is not None:
         near = ["go to" + step.goal.removeprefix(_VERBS[step.what])] if step.what != "face" else []
         return [step.goal.replace(" it ", f" the {view.carries} ") if view.carries else step.goal, *near]
-    things: dict[str, Thing] = {}
+    things: dict[str, SeenThing] = {}
     for thing in sorted(view.things, key=lambda thing: thing.cost):
         if thing.kind not in ("floor", "lava"):
             things.setdefault(thing.name, thing)

@@ -5,8 +5,6 @@ after it was first measured. It reads no votes (`tests/llm/test_rules_housekeep.
 a table of votes of the 19 things in the paper's tasks: how good it is, the other things tell.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Final

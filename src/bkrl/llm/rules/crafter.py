@@ -3,15 +3,13 @@
 Everything is read from captions. Weights are round numbers chosen by thought, not fitted to any task.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from bkrl.llm.protocol import Fault
-from bkrl.llm.rules.segment import Segment, unknown_caption
+from bkrl.llm.rules.segment import ReadSegment, unknown_caption
 
 WORTH = {
     "sapling": 0.3,
@@ -44,7 +42,7 @@ _CARRY = re.compile(r"You carry ([^.]+)\.")
 
 
 @dataclass(frozen=True)
-class State:
+class CrafterState:
     """One caption, understood. `distance`: steps to the nearest of each kind of thing in view."""
 
     facing: str = ""
@@ -74,7 +72,7 @@ class State:
 
 
 @lru_cache(maxsize=65_536)
-def understand(caption: str) -> State:
+def understand(caption: str) -> CrafterState:
     """Read a caption; sentences of another form are passed over. Raises Fault when there is no other."""
     face, see, carry = _FACE.search(caption), _SEE.search(caption), _CARRY.search(caption)
     if not (face or see or carry):
@@ -87,7 +85,7 @@ def understand(caption: str) -> State:
     owns = (
         {item: int(count) for count, item in re.findall(r"(\d+) ([a-z ]+?)(?=,| and \d|$)", carry[1])} if carry else {}
     )
-    return State(
+    return CrafterState(
         face[1] if face else "",
         face[2] if face else "",
         distance,
@@ -99,7 +97,7 @@ def understand(caption: str) -> State:
     )
 
 
-def needs(state: State) -> dict[str, float]:
+def needs(state: CrafterState) -> dict[str, float]:
     """How useful it would be to reach each kind of thing, with what the agent has now."""
     wood, stone = state.has("wood"), state.has("stone")
     pickaxes = [state.has(f"{material} pickaxe") > 0 for material in ("wood", "stone", "iron")]
@@ -124,7 +122,7 @@ def needs(state: State) -> dict[str, float]:
     return useful
 
 
-def closeness(state: State) -> tuple[float, str]:
+def closeness(state: CrafterState) -> tuple[float, str]:
     """0 … about 2: how near the agent is to the most useful thing in view, best when it faces it; and what that is."""
     best, thing = 0.0, ""
     for name, weight in needs(state).items():
@@ -135,7 +133,7 @@ def closeness(state: State) -> tuple[float, str]:
     return best, thing
 
 
-def danger(state: State) -> float:
+def danger(state: CrafterState) -> float:
     """How threatening what is near is."""
     threat = 0.6 if state.distance.get("zombie", 9) <= 2 else 0.0
     threat += 0.4 if state.distance.get("skeleton", 9) <= 4 else 0.0
@@ -143,7 +141,7 @@ def danger(state: State) -> float:
     return threat + (0.6 if state.faced == "lava" else 0.0)
 
 
-def judge(segment: Segment) -> tuple[float, str]:
+def judge(segment: ReadSegment) -> tuple[float, str]:
     """Score of a segment, and what the agent does in it."""
     states = [understand(caption) for caption in segment.captions]
     start, end = states[0], states[-1]
@@ -163,7 +161,7 @@ def judge(segment: Segment) -> tuple[float, str]:
     return score, " and ".join(reasons[:2]) or "changes little"
 
 
-def _outcome(before: State, action: str, after: State) -> tuple[float, float, str]:
+def _outcome(before: CrafterState, action: str, after: CrafterState) -> tuple[float, float, str]:
     """Waste (in actions), gain beyond the inventory's worth, and the reason in words."""
     if before.asleep:
         return (0.2, 0.0, "sleeps on") if before.vitals.get("energy", 9) > 7 else (0.0, 0.1, "sleeps")
@@ -194,14 +192,14 @@ def _outcome(before: State, action: str, after: State) -> tuple[float, float, st
     return 0.5, 0.0, "waits"
 
 
-def _collected(item: str, before: State) -> float:
+def _collected(item: str, before: CrafterState) -> float:
     """What collecting is worth beyond owning: more than being near the source, which may be gone after it."""
     if item == "sapling":
         return 0.8
     return 2.5 if before.has(item) < ENOUGH else 0.5
 
 
-def goals(segment: Segment) -> list[str]:
+def goals(segment: ReadSegment) -> list[str]:
     """What is worth doing from the end of the segment, most useful first."""
     state = understand(segment.captions[-1])
     wanted: list[tuple[float, str]] = []

@@ -4,8 +4,6 @@ Everything is read from captions; what belongs where is `belongings`, or another
 numbers chosen by thought, not fitted to any task.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from bkrl.llm.rules.belongings import belongs, kinds_of, place_for
-from bkrl.llm.rules.segment import Segment, unknown_caption
+from bkrl.llm.rules.segment import ReadSegment, unknown_caption
 
 _HOLD = re.compile(r"You hold the ([^.]+)\.")
 _ON = re.compile(r"The ([^.]+?) is on the ([^.]+)\.")
@@ -33,7 +31,7 @@ RULES: Final = Homes(belongs, lambda thing: bool(kinds_of(thing)), place_for)
 
 
 @dataclass(frozen=True)
-class State:
+class HousekeepState:
     """One caption, understood: the thing in the hand, "" for none; where each thing lies; the places in view."""
 
     held: str = ""
@@ -51,16 +49,16 @@ class State:
 
 
 @lru_cache(maxsize=65_536)
-def understand(caption: str) -> State:
+def understand(caption: str) -> HousekeepState:
     """Read a caption; sentences of another form are passed over. Raises Fault when there is no other."""
     hold, see, lying = _HOLD.search(caption), _SEE.search(caption), _ON.findall(caption)
     if not (hold or see or lying):
         raise unknown_caption(caption)
     view = () if see is None or see[1] == "nothing" else tuple(see[1].removeprefix("the ").split(", the "))
-    return State(hold[1] if hold else "", dict(lying), view)
+    return HousekeepState(hold[1] if hold else "", dict(lying), view)
 
 
-def judge(segment: Segment, homes: Homes = RULES) -> tuple[float, str]:
+def judge(segment: ReadSegment, homes: Homes = RULES) -> tuple[float, str]:
     """Score of a segment, and what the agent does in it."""
     states = [understand(caption) for caption in segment.captions]
     score, reasons = 0.0, []
@@ -83,7 +81,7 @@ def judge(segment: Segment, homes: Homes = RULES) -> tuple[float, str]:
     return score, " and ".join(reasons[:2]) or "changes little"
 
 
-def _outcome(before: State, after: State, homes: Homes) -> tuple[float, str]:
+def _outcome(before: HousekeepState, after: HousekeepState, homes: Homes) -> tuple[float, str]:
     """What one step gains, and the reason in words."""
     if after.held and after.held != before.held:
         if after.held in before.right(homes):
@@ -97,7 +95,7 @@ def _outcome(before: State, after: State, homes: Homes) -> tuple[float, str]:
     return 0.0, ""
 
 
-def goals(segment: Segment, homes: Homes = RULES) -> list[str]:
+def goals(segment: ReadSegment, homes: Homes = RULES) -> list[str]:
     """What is worth doing from the end of the segment, most useful first."""
     state = understand(segment.captions[-1])
     if state.held:

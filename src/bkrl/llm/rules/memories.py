@@ -5,8 +5,6 @@ here is on the way to any task.
 Values of programs lie between 0 and 1, as the prompt asks, and rise by the same whatever was done before.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The programs that the rules annotator writes when it is asked for a potential. They run only in the sandbox."""
 
-from __future__ import annotations
-
 _HEAD = '''
 FAR = 14  # actions to face the farthest visible thing, and a little more
 

@@ -4,8 +4,6 @@ A deterministic family. It stands in for a language model that is told how agent
 and tries one part after another.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Sequence

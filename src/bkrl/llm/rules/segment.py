@@ -1,7 +1,5 @@
 """Reading a segment of experience back out of a prompt."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from bkrl.llm.protocol import Fault
 
 
 @dataclass(frozen=True)
-class Segment:
+class ReadSegment:
     """What the agent saw (n + 1 captions) and did (n actions), in order, and its mission, "" where that is not said.
 
     `done`: how often each thing was done in the episode by the segment's end; None where that is not said.
@@ -22,7 +20,7 @@ class Segment:
     done: dict[str, int] | None = None
 
 
-def read_segment(text: str, name: str = "") -> Segment:
+def read_segment(text: str, name: str = "") -> ReadSegment:
     """The segment called `name` (or the only one) of a prompt's user turn. Raises Fault if there is none."""
     label = f" {name}" if name else ""
     found = re.search(rf"^Segment{label}:\n(.*?)^End of segment{label}\.$", text, re.DOTALL | re.MULTILINE)
@@ -44,7 +42,7 @@ def read_segment(text: str, name: str = "") -> Segment:
             "unknown prompt",
             "The rules annotator found a segment with captions and actions that do not alternate.",
         )
-    return Segment(tuple(captions), tuple(actions), mission, done)
+    return ReadSegment(tuple(captions), tuple(actions), mission, done)
 
 
 def unknown_prompt() -> Fault:

@@ -5,8 +5,6 @@ made at a table, to eat and drink in time, to turn to monsters, to keep off lava
 nothing useful is in sight. No task is assumed. It runs only in the sandbox.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 _ADVICE = '''

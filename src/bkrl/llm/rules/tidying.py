@@ -4,8 +4,6 @@ They hold a table of what belongs where (`belongings`, or another one), in the n
 only in the sandbox.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

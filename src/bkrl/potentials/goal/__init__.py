@@ -129,7 +129,6 @@ class GoalRaw(Raw):
         return found
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
-        """Write index and encoder."""
         index = self.index
         rows = [
             {"kind": "goal", "text": goal, "goals": [], "vector": vector.tolist()}

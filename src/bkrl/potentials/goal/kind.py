@@ -1,7 +1,5 @@
 """Goal potentials from a label run: the index of what was suggested when, and the threshold for its env."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

@@ -6,8 +6,6 @@ field that one of them means is worth something from the first time on. All such
 they were suggested: what comes late in an episode is asked about seldom.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ What is stored is one network, or an ensemble whose scores are averaged, and one
 of two scores the logit of "A is better" (`fit` trains and calibrates them).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +56,6 @@ class PreferenceRaw(Raw):
             return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
-        """Write the weights."""
         tensors = {
             _name(member, key): tensor.contiguous()
             for member, net in enumerate(self.nets)

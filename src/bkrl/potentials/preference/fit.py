@@ -6,8 +6,6 @@ segment of a test episode was ever trained on.  After training one temperature i
 al. 2017, arXiv 1706.04599): dividing by it changes no order and makes the probabilities mean what they say.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

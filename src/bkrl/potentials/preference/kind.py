@@ -1,7 +1,5 @@
 """Preference potentials from a label run: which pairs count, and the networks that are trained on them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace

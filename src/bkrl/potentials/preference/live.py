@@ -1,7 +1,5 @@
 """A preference potential that is fitted anew at fixed steps of training, on what was preferred until then."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ it): whether the thing that is meant is in view, and where. One that reads the m
 far to the current observation's token.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

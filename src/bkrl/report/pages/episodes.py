@@ -1,7 +1,5 @@
 """Episodes step by step on one page: pictures, captions, missions, rewards, Φ and advice; the page of `bkrl play`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

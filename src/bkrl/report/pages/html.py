@@ -4,8 +4,6 @@ Every page stands in the frame `base.html`. Its content policy forbids every req
 a caption or a reply that slips through escaping still could not do anything.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -3,8 +3,6 @@
 `quality_section` is the part of it that other pages show as well.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from bkrl.core.files import atomic_write
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
-from bkrl.labelers.goals import Entry, library
+from bkrl.labelers.goals import GoalEntry, library
 from bkrl.labelers.tables import card_of, dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import episodes, html, labels_data
 from bkrl.report.pages.labels_data import Row
@@ -81,7 +79,7 @@ class LabelsPage:
     usage: Mapping[str, Any]
     made: Mapping[str, Any]
     statuses: Sequence[str] = ()
-    library: Sequence[Entry] = ()
+    library: Sequence[GoalEntry] = ()
     candidates: Sequence[Row] = ()
     data: Sequence[tuple[str, Markup]] = ()
 

@@ -4,8 +4,6 @@ Records come in chunks of `CHUNK`, which the page parses when it shows them; `in
 filters and sorts by. Nothing in here is markup: the script puts it into the page as text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The provenance section: what every run was made with."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The page of a potential report: what a potential is worth before any reinforcement learning."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

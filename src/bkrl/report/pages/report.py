@@ -1,7 +1,5 @@
 """report.html: what its template shows beside the results, and nothing that it would have to compute."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ they stay legible on a phone, and colours are the CSS variables ``--s0`` … ``-
 the identity of the report that made it, so that `bkrl trace` finds its way back from a picture.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

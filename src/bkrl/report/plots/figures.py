@@ -4,8 +4,6 @@ At most ``MOST_LINES`` lines a figure: methods first, in all their forms of shap
 method among its own controls. Plain PPO stands in every one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A view is a string with one character for each cell, row by row; the character's
 number in the atlas, a strip of tiles as one PNG. The page's script draws them.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Mapping

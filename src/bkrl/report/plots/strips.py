@@ -3,8 +3,6 @@
 A strip is one SVG that needs nothing beside it; its text takes the colour of the page it stands in.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import textwrap

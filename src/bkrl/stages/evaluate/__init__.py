@@ -1,7 +1,5 @@
 """evaluate: a frozen policy on seeded episodes, sampled and greedy, with intervals and moving pictures."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from io import BytesIO

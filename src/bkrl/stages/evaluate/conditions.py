@@ -5,8 +5,6 @@ actions; `balrog` and `balrog-crafter`, the protocols of BALROG (Paglieri et al.
 (Hafner 2021). docs/training.md says how a file of your own is written.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -126,7 +124,7 @@ def read_conditions(name: str) -> Conditions:
 
     Raises:
         UsageError: there is none.
-        InputError: the file is not TOML, or one of its entries cannot be meant.
+        InputError: the file is not TOML, or one of its entries is invalid.
     """
     path = path_of(name)
     try:

@@ -4,8 +4,6 @@ A cell is one agent in one condition, mode and kind of task. Its episodes are wr
 that is stopped goes on with the cells that are missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial

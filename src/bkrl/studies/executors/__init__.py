@@ -1,7 +1,5 @@
 """Where the cells of a sweep run: in worker processes here (local), on a cluster (slurm, ray), or by hand (print)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

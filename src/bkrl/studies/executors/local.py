@@ -1,7 +1,5 @@
 """Cells side by side in worker processes on this machine, one thread each."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -151,7 +149,6 @@ def _work(cell: Cell, log: Path) -> str:
 
 def _interrupt(number: int, frame: object) -> None:
     """Stop a stage as Ctrl-C would, so that it keeps what it has; the next cell may be on its way already."""
-    del number, frame
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     global _stopping
     _stopping = True

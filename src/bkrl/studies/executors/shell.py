@@ -1,13 +1,10 @@
 """Cells as shell commands, for any other scheduler or for reading."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bkrl.core.config import MergeConfig
 from bkrl.core.flags import LENIENT, flags_of, option_name, without_effect
 from bkrl.studies.section import Cell
 
@@ -31,8 +28,6 @@ def script(cells: Sequence[Cell], needs: Mapping[Path, Sequence[Path]]) -> str:
 
 def command(cell: Cell) -> str:
     """The command line that does a cell; settings with their default are left out."""
-    if isinstance(cell.config, MergeConfig):
-        return shlex.join(["bkrl", "data", "merge", *map(str, cell.config.runs), "--out", str(cell.run_dir)])
     verb = ["lm", "make"] if cell.stage == "lm_make" else [cell.stage.replace("_", "-")]
     words, positional, given = ["bkrl", *verb], [], []
     for one in flags_of(type(cell.config)):

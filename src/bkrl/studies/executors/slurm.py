@@ -6,8 +6,6 @@ has. The sweep may be stopped and started again: jobs that still wait or run are
 of a submission that was cut off by the name that was saved for it before.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal
@@ -127,7 +125,7 @@ class Slurm:
         cpus = self._cpus or max(vars(cell.config).get("threads", 1) for cell in cells)
         try:
             self._executor.update_parameters(job_name=called, cpus_per_task=cpus)
-            submitted = self._executor.map_array(Task(), cells, [log_of(cell, self._out) for cell in cells])
+            submitted = self._executor.map_array(CellTask(), cells, [log_of(cell, self._out) for cell in cells])
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             why = str(error).strip().splitlines() or [type(error).__name__]
             raise RunFailed(f"The jobs could not be submitted: {why[-1]}.") from None
@@ -204,7 +202,7 @@ class Slurm:
 
         paths = JobPaths(self._folder, job)
         if not paths.submitted_pickle.exists():
-            task, half = DelayedSubmission(Task(), cell, log_of(cell, self._out)), self._folder / f".{job}.tmp"
+            task, half = DelayedSubmission(CellTask(), cell, log_of(cell, self._out)), self._folder / f".{job}.tmp"
             task.set_timeout(self._executor.parameters["time"], REQUEUES)
             task.dump(half)
             paths.move_temporary_file(half, "submitted_pickle")
@@ -221,7 +219,7 @@ class _Outcome(TypedDict):
     reason: str
 
 
-class Task:
+class CellTask:
     """What runs on the cluster's node."""
 
     def __call__(self, cell: Cell, log: Path) -> None:
@@ -230,12 +228,10 @@ class Task:
         queue_again = signal.getsignal(signal.SIGUSR2)  # submitit's, which asks for this job to be queued again
 
         def at_limit(number: int, frame: Any) -> None:
-            del frame
             out_of_time.append(number)
             signal.raise_signal(signal.SIGTERM)
 
         def leave(number: int, frame: Any) -> None:
-            del number, frame
             raise KeyboardInterrupt
 
         signal.signal(signal.SIGTERM, leave)
@@ -253,7 +249,7 @@ class Task:
         """What to run when the job is queued again: the same, since a run continues by itself."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(Task(), cell, log)
+        return DelayedSubmission(CellTask(), cell, log)
 
 
 def _outcome(log: Path) -> Path:

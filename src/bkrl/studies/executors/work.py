@@ -1,7 +1,5 @@
 """What a worker does with a cell, wherever it runs."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from importlib import import_module
@@ -27,12 +25,10 @@ class LogReporter(Reporter):
         path.touch()  # messages name the file, and a stage may say nothing
 
     def say(self, text: str) -> None:
-        """One line, with the time."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def warn(self, text: str) -> None:
-        """One line, marked."""
         self.say(f"warning: {text}")
 
 

@@ -1,7 +1,5 @@
 """Whether work fits into bounds of memory and time: tried in a copy of this process, which ends with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

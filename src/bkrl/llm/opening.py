@@ -1,7 +1,5 @@
 """Opening a session, with the limits, prices and patience that settings name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -3,8 +3,6 @@
 So a batch that came back becomes tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +15,7 @@ from bkrl.llm.store import Store
 
 
 @dataclass
-class Speaker:
+class RecordedBackend:
     """The backend of recorded answers: whoever gave them, by their manifest."""
 
     name: str
@@ -34,7 +32,7 @@ class Speaker:
         return None
 
 
-class KeptAnswers(AskSession):
+class RecordedAnswers(AskSession):
     """A session that sends nothing. What is not in its store comes back as an exchange with the reason NOT_ASKED and is
     listed in `missing` by its key.
 
