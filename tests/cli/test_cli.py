@@ -22,6 +22,7 @@ from bkrl.runs.record import Run
 from bkrl.runs.samples import SAMPLES
 from bkrl.studies.study import presets, shipped
 from bkrl.verbs import MANY, VERBS
+from tests.commands import bkrl
 
 
 def test_help_lists_the_pipeline_in_order(capsys):
@@ -419,3 +420,13 @@ def test_ctrl_c_while_modules_are_loaded_says_nothing(tmp_path: Path, start: lis
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, *start, "list", "envs"], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"), [("bkrl pu", "push"), ("bkrl sweep --exec", "--executor"), ("bkrl sweep --executor r", "ray")]
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_flags_and_values(shell, line, found):
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_TYPER_COMPLETE_ARGS": line}
+    more = {"_BKRL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert found in bkrl(**asked, **more).stdout

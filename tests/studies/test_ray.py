@@ -21,7 +21,7 @@ from tests.studies.toy_study import TOY, contents, toy
 
 ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
-LONG = TOY.replace("steps = 4096", "steps = 98_304").replace("checkpoint_every = 512", "checkpoint_every = 2048")
+LONG = TOY.replace("steps = 4096", "steps = 65_536").replace("checkpoint_every = 512", "checkpoint_every = 2048")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_lost_node_and_a_killed_worker_lose_nothing(tmp_path, cluster):
     study, out = toy(tmp_path, LONG), tmp_path / "out"
     thread, ended = started(study, out, cluster.address)
     runs = [out / "chain" / name for name in ("ppo-s1", "bk-pref-s1")]
-    until(lambda: all(last_step(run) > 8192 for run in runs) or ended)
+    until(lambda: all(last_step(run) > 2048 for run in runs) or ended)
     assert not ended
     cluster.remove_node(nodes[1], allow_graceful=False)
     done = {path: path.stat().st_mtime_ns for path in out.glob("chain/*/manifest.json")}
