@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,26 @@ def test_a_sub_goal_is_rated_by_how_many_others_need_it(data):
     assert rows[0]["outcomes"] == ["yes", "no"]
     first, second, *_ = closed.subgoals(plan)
     assert rows[0]["about"] == f"{first} for {second}"
+
+
+def test_renamed_things_stand_in_no_question_and_by_their_own_names_in_the_labels(data):
+    def say(request: Request) -> str:
+        return odds_of(1.0 if "go to a wug" in request.messages[1].text else -1.0, request.choices)
+
+    plan = plan_of(data, "goal", num=5, rename="key=wug,ball=dax,box=toma,door=blicket")
+    with asker(say) as session:
+        done = closed.CLOSED["goal"].label(plan, session)
+    assert {row["goal"] for row in done.table} == {"go to a key"}
+    for request in session.backend.requests:
+        text = " ".join(message.text.lower() for message in request.messages)
+        assert not set(re.findall("[a-z]+", text)) & {"key", "keys", "ball", "balls", "box", "boxes", "door", "doors"}
+        assert "Wugs, daxs and tomas in six colours" in request.messages[0].text
+
+
+@pytest.mark.parametrize("words", ["", "key", "key=wug,", "Key=wug", "key=wug,key=dax", "key=wug,box=wug", "key=key"])
+def test_words_that_do_not_rename_are_refused(data, words):
+    with pytest.raises(UsageError, match="must read as ball=dax,key=wug does"):
+        plan_of(data, "goal", rename=words)
 
 
 def test_goals_are_those_that_are_likelier_than_most(data):

@@ -307,11 +307,17 @@ def test_other_prompts_are_other_questions_and_another_run(
             label(crafter, tmp_path, "own run", prompt=str(own), **asked)
 
 
-@pytest.mark.parametrize("variant", ["pref", "goal", "code"])
-def test_the_bare_prompts_fit_and_hold_no_rules_of_the_env(crafter: Path, tmp_path: Path, variant: Any) -> None:
+@pytest.mark.parametrize("ask", ["open", "closed"])
+@pytest.mark.parametrize(
+    "asked", [{"variant": "pref"}, {"variant": "goal"}, {"variant": "code"}, {"compare": "points"}, {"rate": "need"}]
+)
+def test_the_bare_prompts_fit_and_hold_no_rules_of_the_env(
+    crafter: Path, tmp_path: Path, asked: dict[str, Any], ask: Any
+) -> None:
     settings: dict[str, Any] = {"dataset": crafter, "cache": tmp_path, "llm": "openai:m", "num": 3, "dry_run": True}
-    bare = "\n".join(outlook(LabelConfig(variant=variant, prompt="bare", **settings)))
-    whole = "\n".join(outlook(LabelConfig(variant=variant, **settings)))
+    settings |= {"ask": ask, "variant": "code" if "rate" in asked else "pref"} | asked
+    bare = "\n".join(outlook(LabelConfig(prompt="bare", **settings)))
+    whole = "\n".join(outlook(LabelConfig(**settings)))
     for told in ("# World", "What needs what", "# Task"):
         assert told in whole
         assert told not in bare

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkrl.stats.ranks import area_under_curve, rank_correlation
+from bkrl.stats.ranks import area_under_curve, rank_correlation, rank_correlation_with_interval
 
 scipy_stats = pytest.importorskip("scipy.stats")
 VALUES = st.lists(st.integers(-5, 5), min_size=3, max_size=40)
@@ -27,3 +27,13 @@ def test_a_constant_side_correlates_with_nothing():
 def test_area_under_the_curve_is_the_share_of_pairs(high, low):
     a, b = np.array(high)[:, None], np.array(low)[None]
     assert area_under_curve(np.array(high), np.array(low)) == pytest.approx(((a > b) + 0.5 * (a == b)).mean())
+
+
+def test_the_interval_of_a_rank_correlation_covers_it_in_about_95_of_100_samples():
+    rng, covered = np.random.default_rng(3), 0
+    for _ in range(400):
+        a, b = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 20).T
+        found = rank_correlation_with_interval(a, b)
+        covered += found["low"] <= 6 / np.pi * np.arcsin(0.3) <= found["high"]
+    assert 0.91 < covered / 400 < 0.985
+    assert rank_correlation_with_interval(np.arange(4), np.arange(4)) == {"value": 1.0, "low": 1.0, "high": 1.0, "n": 4}

@@ -46,7 +46,7 @@ from bkrl.llm.protocol import Message
 from bkrl.llm.session import AskSession
 from bkrl.potentials.protocol import Potential
 from bkrl.runs.record import Run
-from bkrl.stats.ranks import area_with_interval, rank_correlation
+from bkrl.stats.ranks import area_with_interval, rank_correlation_with_interval
 
 GAMMA: Final = 0.99
 MOST: Final = 60_000
@@ -358,10 +358,11 @@ def _of_program(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
     ratings = done.quality["ratings"]
     known = [name for name in ratings if ratings[name] is not None and said[name] in truth.goals]
     worth = {name: float(truth.importance[truth.goals.index(said[name])]) for name in known}
-    rho = rank_correlation(np.array([ratings[name] for name in known]), np.array(list(worth.values())))
     rows = np.flatnonzero(~np.isnan(truth.values))
     facts = {
-        "subgoal_rho": {"value": rho, "low": None, "high": None, "n": len(known)},
+        "subgoal_rho": rank_correlation_with_interval(
+            np.array([ratings[name] for name in known]), np.array([*worth.values()])
+        ),
         "exact_importance": {name: round(one, 4) for name, one in worth.items()},
     }
     return facts, rows[end_to_end(len(rows), 2000)]
@@ -383,8 +384,7 @@ def learnt(potential: Potential, labels: Run, dataset: Dataset) -> dict[str, Any
     apart = np.subtract.outer(values[kept], values[kept])
     right = 0.5 + 0.5 * np.sign(np.subtract.outer(phi, phi)) * np.sign(apart)
     decided = np.abs(apart) > _SURE
-    each = [float(one[some].mean()) for one, some in zip(right, decided, strict=True) if some.any()]
-    return mean_share(each)
+    return mean_share([float(one[some].mean()) for one, some in zip(right, decided, strict=True) if some.any()])
 
 
 def _bins(sure: NDArray[np.float64], right: NDArray[np.bool_]) -> list[dict[str, Any]]:

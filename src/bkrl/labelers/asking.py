@@ -66,11 +66,6 @@ async def ask_parsed(
     return Asked((first, second), parse(second.answer))
 
 
-def try_repair(prompts: Prompts) -> None:
-    """Fill in the template that asks again. InputError when it is the user's own and cannot be."""
-    prompts.render("repair", reason="A reason.", format="A form.")
-
-
 class Responses:
     """Collects exchanges as rows of responses.parquet, numbered in the order they are added."""
 

@@ -21,6 +21,7 @@ from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.partition import partition
 from bkrl.data.schema import CHOICES, LIBRARY
 from bkrl.labelers import code, goals, preferences
+from bkrl.labelers.agreement import share
 from bkrl.labelers.answers import Unparsed, parse_goals
 from bkrl.labelers.asking import Responses, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, segment_text
@@ -517,9 +518,7 @@ def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
                 common | {"goal": None, "goal_id": None, "said": [], "request_id": asked[-1], "request_ids": asked[-1:]}
             )
     entries = pa.Table.from_pylist([entry.row for entry in goals.library(table)], schema=LIBRARY)
-    facts = (
-        of_goals(table, record.responses.rows) | {"invalid": {"rate": None, "low": None, "high": None, "n": 0}} | facts
-    )
+    facts = of_goals(table, record.responses.rows) | {"invalid": share(0, 0)} | facts
     usable = any(row["goal"] is not None for row in table)
     return LabelResult(table, record.responses.rows, facts, usable, {"library.parquet": entries, **record.table})
 
@@ -547,40 +546,27 @@ def _known_goals(
     return known.reshape(-1), np.random.default_rng(plan.seed).permutation(places)[:MOST_KNOWN]
 
 
-def _try(name: str, **values: Any) -> Callable[[EnvCard], None]:
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "choose_pref": {"a": A_SEGMENT, "b": A_SEGMENT, "criterion": "Which?"},
+    "choose_point": {"segment": A_SEGMENT, "criterion": "Is it?", "first": "Yes", "second": "No"},
+    "choose_subgoal": {"goal": "go"},
+    "choose_need": {"goal": "go", "other": "come"},
+    "choose_goal": {"situation": ("A.",), "goal": "go", "first": "Yes", "second": "No"},
+}
+
+
+def _variant(
+    make: Callable[[Plan], list[ClosedQuestion]], label: Callable[[Plan, AskSession], Done], *names: str
+) -> Variant:
     def fill(card: EnvCard) -> None:
-        card.prompts.render(name, world=card, **values)
+        for name in names:
+            card.prompts.render(name, world=card, **_EXAMPLES[name])
 
-    return fill
-
-
-_YES = {"first": "Yes", "second": "No"}
-
-
-def _try_pairs(card: EnvCard) -> None:
-    _try("choose_pref", a=A_SEGMENT, b=A_SEGMENT, criterion="Which?")(card)
-    _try("choose_point", segment=A_SEGMENT, criterion="Is it?", **_YES)(card)
-
-
-def _try_subgoals(card: EnvCard) -> None:
-    _try("choose_subgoal", goal="go")(card)
-    _try("choose_need", goal="go", other="come")(card)
+    return Variant(names, 1, _requests(make), label, fill)
 
 
 CLOSED: dict[str, Variant] = {
-    "pref": Variant(("choose_pref", "choose_point"), 1, _requests(_pref_questions), _label_pairs, _try_pairs),
-    "code": Variant(
-        ("choose_subgoal", "choose_need"),
-        1,
-        _requests(_subgoal_questions),
-        _label_program,
-        _try_subgoals,
-    ),
-    "goal": Variant(
-        ("choose_goal",),
-        1,
-        _requests(_goal_questions),
-        _label_goals,
-        _try("choose_goal", situation=("A.",), goal="go", **_YES),
-    ),
+    "pref": _variant(_pref_questions, _label_pairs, "choose_pref", "choose_point"),
+    "code": _variant(_subgoal_questions, _label_program, "choose_subgoal", "choose_need"),
+    "goal": _variant(_goal_questions, _label_goals, "choose_goal"),
 }

@@ -13,6 +13,18 @@ _CLOSED = Only("--ask closed", lambda c: c.closed)
 _CLOSED_PREF = Only("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
 _CLOSED_CODE = Only("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
 _ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.asks)
+_Effort = Annotated[
+    Literal["default", "none", "minimal", "low", "medium", "high"],
+    Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent", only=(_ASKED,)),
+]
+_Prompt = Annotated[
+    str | None,
+    Flag(
+        "other prompts: bare (no rules of the env, no criteria), or a folder of your own; see docs/labels.md  "
+        "[default: the shipped ones]",
+        only=(_ASKED,),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,13 @@ class LabelConfig(AskConfig):
             only=(_CLOSED,),
         ),
     ] = "none"
+    rename: Annotated[
+        str | None,
+        Flag(
+            "closed: other words for things in every question, ball=dax,key=wug: a control for what names give away",
+            only=(_CLOSED,),
+        ),
+    ] = None
     num: Annotated[
         int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
     ] = 0
@@ -86,25 +105,12 @@ class LabelConfig(AskConfig):
     ] = 1
     temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.5
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 2048
-    effort: Annotated[
-        Literal["default", "none", "minimal", "low", "medium", "high"],
-        Flag(
-            "reasoning effort asked of the model, whose reasoning is billed as output; default: not sent",
-            only=(_ASKED,),
-        ),
-    ] = "default"
+    effort: _Effort = "default"
     tier: Annotated[
         Literal["default", "flex"],
         Flag("flex: slower and cheaper, where the endpoint has it (openai:)", identity=False),
     ] = "default"
-    prompt: Annotated[
-        str | None,
-        Flag(
-            "other prompts: bare (no rules of the env, no criteria), or a folder of your own; see docs/labels.md  "
-            "[default: the shipped ones]",
-            only=(_ASKED,),
-        ),
-    ] = None
+    prompt: _Prompt = None
     with_mission: Annotated[
         bool, Flag("show the mission of each segment, and let potentials made from these labels read it")
     ] = False
@@ -197,14 +203,8 @@ class EvolveConfig(AskConfig):
     ] = "advice"
     temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.8
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 4096
-    effort: Annotated[
-        Literal["default", "none", "minimal", "low", "medium", "high"],
-        Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"),
-    ] = "default"
-    prompt: Annotated[
-        str | None,
-        Flag("other prompts: bare (no rules of the env, no criteria), or a folder of your own; see docs/labels.md"),
-    ] = None
+    effort: _Effort = "default"
+    prompt: _Prompt = None
     with_memory: Annotated[
         bool, Flag("let programs read what happened in the episode so far, as `memory`; see docs/potentials.md")
     ] = False

@@ -19,7 +19,7 @@ from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.schema import LIBRARY
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
-from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
+from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.quality import of_goals
@@ -178,9 +178,4 @@ def _label(plan: Plan, session: AskSession) -> LabelResult:
     return LabelResult(table, responses.rows, facts, usable, {"library.parquet": entries})
 
 
-def _try_prompts(card: EnvCard) -> None:
-    goal_prompt(card, A_SEGMENT)
-    try_repair(card.prompts)
-
-
-GOAL = Variant(("goal", "repair"), 60, _requests, _label, _try_prompts)
+GOAL = Variant(("goal", "repair"), 60, _requests, _label, lambda card: goal_prompt(card, A_SEGMENT))

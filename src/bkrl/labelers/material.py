@@ -10,7 +10,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.text import prompts
 from bkrl.text.mission_words import MissionWords
-from bkrl.text.prompts import SHIPPED, Prompts, open_prompts
+from bkrl.text.prompts import SHIPPED, Prompts
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class EnvCard:
 
 
 def env_card(
-    env_id: str, prompt: str | None = None, words: MissionWords | None = None, memory: tuple[str, ...] = ()
+    env_id: str, own: Prompts = SHIPPED, words: MissionWords | None = None, memory: tuple[str, ...] = ()
 ) -> EnvCard:
-    """The card of an env; a family without a description of its own is "other". `prompt`: see `open_prompts`."""
+    """The card of an env; a family without a description of its own is "other". `own`: prompts in place of ours."""
     card = envs.env_spec(env_id)
     family = card.family if f"world_{card.family}" in prompts.names() else "other"
-    return EnvCard(env_id, family, card.action_names, open_prompts(prompt), words, memory)
+    return EnvCard(env_id, family, card.action_names, own, words, memory)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from bkrl.labelers.tables import names_of
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 from bkrl.text.mission_words import MissionWords
+from bkrl.text.prompts import open_prompts
 
 NUM = {"pref": 5000, "goal": 500, "code": 5}
 CLOSED_GOALS = 100
@@ -55,7 +56,7 @@ class Plan:
             dataset,
             env_card(
                 dataset.env_id,
-                config.prompt,
+                open_prompts(config.prompt, config.rename),
                 _words(dataset) if config.with_mission else None,
                 _memory(dataset) if config.with_memory else (),
             ),
@@ -123,7 +124,7 @@ class Variant:
     """What would be asked, follow-ups left out; None where each request builds on the reply before."""
     label: Callable[[Plan, AskSession], LabelResult]
     """Ask everything and make the tables."""
-    try_prompts: Callable[[EnvCard], None]
+    try_prompts: Callable[[EnvCard], object]
     """Fill in once every template that may be needed. InputError when a template of the user cannot be."""
 
     def files(self, card: EnvCard) -> list[str]:

@@ -15,7 +15,7 @@ from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.partition import partition
 from bkrl.labelers.answers import CHOICE_SCHEMA, Choice, Unparsed, parse_choice
-from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, try_repair, turns
+from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.quality import SWAPPED, of_pairs
@@ -179,9 +179,4 @@ def _label(plan: Plan, session: AskSession) -> LabelResult:
     return LabelResult(table, responses.rows, facts, any(row["label"] is not None for row in table))
 
 
-def _try_prompts(card: EnvCard) -> None:
-    pair_prompt(card, A_SEGMENT, A_SEGMENT)
-    try_repair(card.prompts)
-
-
-PREF = Variant(("pref", "repair"), 60, _requests, _label, _try_prompts)
+PREF = Variant(("pref", "repair"), 60, _requests, _label, lambda card: pair_prompt(card, A_SEGMENT, A_SEGMENT))

@@ -248,7 +248,9 @@ def in_words(facts: Facts) -> str:
     if "candidates" in facts:
         chosen = facts["why"][facts["chosen"]]
         order = facts.get("subgoal_rho")
-        said = "" if order is None else f" Rank correlation of the ratings with exact importance: {order['value']:.2f}."
+        said = (
+            "" if order is None else " Rank correlation with exact importance: {} ({}, n = {}).".format(*cells(order))
+        )
         return f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}.{said}"
     if "queries" in facts:
         return f"{facts['distinct_goals']:,} distinct goals from {facts['queries']:,} queries."

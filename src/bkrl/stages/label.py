@@ -283,6 +283,8 @@ def _check_plan(plan: Plan, variant: Variant) -> None:
         )
     if plan.card.prompts is not SHIPPED:
         variant.try_prompts(plan.card)
+        if "repair" in variant.templates:
+            plan.card.prompts.render("repair", reason="A reason.", format="A form.")
     if plan.variant == "code":
         return
     dataset, length = plan.dataset, plan.length

@@ -15,6 +15,14 @@ def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
     return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
 
 
+def rank_correlation_with_interval(a: NDArray[Any], b: NDArray[Any]) -> dict[str, Any]:
+    """Spearman's rank correlation with its 95 % interval by Fisher's z (Fieller, Hartley and Pearson 1957)."""
+    value, spread = rank_correlation(a, b), np.sqrt(1.06 / max(1, len(a) - 3))
+    with np.errstate(divide="ignore"):
+        low, high = np.tanh(np.arctanh(np.clip(value, -1, 1)) + np.array([-1.96, 1.96]) * spread).tolist()
+    return {"value": value, "low": low, "high": high, "n": len(a)}
+
+
 def area_under_curve(high: NDArray[Any], low: NDArray[Any]) -> float:
     """How often a value of `high` is above one of `low`, ties counted half (Mann and Whitney's U over n·m)."""
     from scipy.stats import rankdata

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
@@ -72,10 +72,10 @@ _ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
 
 
 class Prompts:
-    """The shipped templates, and in their place those of a folder, if there is one."""
+    """The shipped templates, or those of a folder in their place; `renamed`: words in the place of others, at last."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None = None, renamed: Mapping[str, str] | None = None) -> None:
+        self.folder, self.renamed = folder, renamed or {}
         self._turns: dict[str, list[tuple[str, Template]]] = {}
         self._tried: set[str] = set()
 
@@ -116,7 +116,7 @@ class Prompts:
                 f"The prompt {name}.md of {self.folder} becomes {longest:,} characters long, and {LONGEST_TURN:,} are "
                 "the most; shorten it."
             )
-        return turns
+        return [(role, rename(text, self.renamed)) for role, text in turns]
 
     def _try(self, name: str, work: Callable[[], object]) -> None:
         """InputError where work on a template of one's own takes too much."""
@@ -249,16 +249,31 @@ class Prompts:
 SHIPPED = Prompts()
 
 
-def open_prompts(choice: str | None) -> Prompts:
-    """The prompts that `--prompt` names: None is the shipped ones, `bare` those without knowledge, else a folder.
+def open_prompts(choice: str | None, renamed: str | None = None) -> Prompts:
+    """The prompts that `--prompt` names (None: ours, `bare`: without knowledge, else a folder) in words of `--rename`.
 
-    Raises InputError when a folder does not fit (`Prompts.check`).
+    Raises InputError when a folder does not fit (`Prompts.check`), UsageError for words that do not.
     """
-    if choice is None:
+    if choice is None and renamed is None:
         return SHIPPED
-    prompts = Prompts(_BARE if choice == "bare" else Path(choice))
-    prompts.check()
+    words = dict(re.findall(r"([a-z]+)=([a-z]+)", renamed or ""))
+    fits = renamed in (None, ",".join(map("=".join, words.items())) or None)
+    if not fits or len({*words, *words.values()}) < 2 * len(words):
+        raise UsageError(f"--rename {renamed} must read as ball=dax,key=wug does: small letters, each word once.")
+    prompts = Prompts(_BARE if choice == "bare" else None if choice is None else Path(choice), words)
+    if choice is not None:
+        prompts.check()
     return prompts
+
+
+def rename(text: str, words: Mapping[str, str]) -> str:
+    """`text` with other words in the place of some, in the plural and at the beginning of a sentence too."""
+
+    def other(found: re.Match[str]) -> str:
+        word = words[found[1].lower()] + ("s" if found[2] else "")
+        return word.capitalize() if found[1][0].isupper() else word
+
+    return re.sub(rf"(?<![A-Za-z\\])({'|'.join(words)})(e?s)?(?![A-Za-z])", other, text, flags=re.I) if words else text
 
 
 def names() -> list[str]:
