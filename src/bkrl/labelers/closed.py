@@ -556,7 +556,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def _variant(
-    make: Callable[[Plan], list[ClosedQuestion]], label: Callable[[Plan, AskSession], Done], *names: str
+    make: Callable[[Plan], list[ClosedQuestion]], label: Callable[[Plan, AskSession], LabelResult], *names: str
 ) -> Variant:
     def fill(card: EnvCard) -> None:
         for name in names:
