@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.methods import TrainRsConfig
 from bkrl.report.pages import episodes
 from bkrl.serve.play import PlayedEnv, server
+from bkrl.stages import train_rs
 from tests.browser import CHROMIUM, CONTRAST, MISSING, NAMELESS, page
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
@@ -116,6 +120,27 @@ def test_playing_by_keyboard_in_a_browser(tmp_path):
         assert shown.run(NAMELESS) == []
         assert shown.problems == []
         assert {one.split("/")[2] for one in shown.requests if one.startswith("http")} == {url.split("/")[2]}
+
+
+@needs_browser
+def test_watching_a_trained_policy_in_a_browser(tmp_path):
+    settings = TrainRsConfig(
+        env="Toy-Chain", out=tmp_path / "policy", steps=8192, eval_every=8192, eval_episodes=2,
+        ppo=PPOConfig(num_envs=8, num_steps=64, learning_rate=3e-3),
+    )  # fmt: skip
+    policy = train_rs.run(settings, Reporter()).path
+    table = PlayedEnv("Toy-Chain", policy=policy, seed=3)
+    odds = table.first["frame"]["policy"]
+    assert sum(odds) == pytest.approx(1, abs=0.01)
+    assert odds[1] > 0.7  # it has learnt to go right
+    with played(table) as url, page(tmp_path / "profile") as shown:
+        shown.open(url + "/")
+        assert f"policy {100 * odds[1]:.0f} %" in shown.run("document.getElementById('actions').textContent")
+        shown.press("p")
+        shown.wait("document.getElementById('place').textContent.startsWith('step 1 of 1,')")
+        shown.press(" ")  # it runs by itself until the episode is over
+        shown.wait("document.getElementById('paid').textContent.includes('terminated, a success')")
+        assert shown.problems == []
 
 
 @needs_browser
