@@ -117,18 +117,20 @@ def unit(vectors: NDArray) -> NDArray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
-def pooled(encoder: Any, how: str) -> Encode:
+def pooled(encoder: Any) -> dict[str, Encode]:
     """The encoder with other pooling: `cls`, or `inner` (the mean without the marks of begin and end)."""
     import torch
 
     @cache
-    def one(text: str) -> NDArray[np.float32]:
+    def both(text: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         with torch.no_grad():
-            tokens = encoder._tokenizer(text, return_tensors="pt")
-            last = encoder._model(**tokens).last_hidden_state[0]
-        return (last[0] if how == "cls" else last[1:-1].mean(0)).numpy()
+            last = encoder._model(**encoder._tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        return last[0].numpy(), last[1:-1].mean(0).numpy()
 
-    return lambda texts: unit(np.stack([one(text) for text in texts]))
+    return {
+        name: lambda texts, which=which: unit(np.stack([both(text)[which] for text in texts]))
+        for which, name in enumerate(("cls", "inner"))
+    }
 
 
 def measure(encode: Encode, goals: list[str], cases: Cases, others: Cases, **how: Any) -> tuple[float, float]:
@@ -160,7 +162,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--encoder", default="minilm", help="minilm or hf:PATH")
     args = parser.parse_args()
-    encoder, seeds, most = fit_encoder(args.encoder), range(1, 2 if args.quick else 6), 20 if args.quick else 150
+    encoder, seeds, most = fit_encoder(args.encoder), range(1, 2 if args.quick else 6), 20 if args.quick else 50
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
         "whole captions": {"whole": True},
@@ -177,6 +179,7 @@ def main() -> None:
         "inner tokens, without means": {"pool": "inner", "fit": without_mean},
         "hash": {"hash": True},
     }
+    pools = pooled(encoder)
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, collect in (("babyai", babyai), ("crafter", crafter)):
         for seed in seeds:
@@ -186,7 +189,7 @@ def main() -> None:
                 if "hash" in how:
                     encode = HashEncoder.fit([one for text, _ in others for one in clauses(text)], goals)
                 elif "pool" in how:
-                    encode = pooled(encoder, how["pool"])
+                    encode = pools[how["pool"]]
                 rest = {key: value for key, value in how.items() if key not in ("hash", "pool")}
                 found.setdefault(variant, {}).setdefault(name, []).append(measure(encode, goals, cases, others, **rest))
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
