@@ -35,7 +35,7 @@ def suggester(session, **settings):
 def test_the_question_holds_the_text_as_data_and_hides_hunger():
     row = observation(["tree", "grass"], vitals=(5, 5, 5, 5), wood=1)
     with AskSession(open_backend("rules", Connection())) as session:
-        request = suggester(session).request(int(SITUATIONS.keys(row[None])[0]))
+        request = suggester(session).requests(int(SITUATIONS.keys(row[None])[0]))[0]
     said = request.messages[-1].text
     assert json.loads(said[: said.rindex('"') + 1]) == (
         "You see grass, and tree. You are targeting tree. You have in your inventory wood. You feel sleepy."
@@ -46,7 +46,7 @@ def test_the_rules_annotator_reads_the_same_prompt():
     row = observation(["tree", "grass"], wood=1)
     with AskSession(open_backend("rules", Connection())) as session:
         asked = suggester(session)
-        request = asked.request(int(SITUATIONS.keys(row[None])[0]))
+        request = asked.requests(int(SITUATIONS.keys(row[None])[0]))[0]
         goals = asked.suggest(SITUATIONS.keys(row[None]).tolist())
     assert answer([message.text for message in request.messages]).startswith("- ")
     assert goals == [("chop tree", "chop grass", "place crafting table")]

@@ -20,7 +20,7 @@ from bkrl.goals.book import GoalBook
 from bkrl.goals.captions import TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
-from bkrl.goals.tracker import GoalTracker
+from bkrl.goals.tracker import GoalTracker, ProgressTracker
 from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
 from bkrl.methods import TrainRsConfig
 from bkrl.rewards.goals import GoalReward
@@ -342,3 +342,38 @@ def test_what_a_wanted_deed_needs_is_a_goal_as_often_as_it_is_used():
     everything(Views(tree[None]), NEW)
     assert shown(everything, tree) == {"chop tree", "attack cow", "eat cow"}
     assert [step(everything, "chop tree", row=tree) for _ in range(8)] == [1] * 7 + [0]  # a table and six tools
+
+
+def test_progress_chooses_the_goals_whose_success_changes():
+    """Trees are always felled, cows begin to be caught: what changes is set, what does not seldom is."""
+    row, deeds = observation(["tree", "cow"]), SITUATIONS.deeds
+    book = GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS))
+    tracker = ProgressTracker(book, 1, "once", TrueCaptioner(), seed=3)
+    other = ProgressTracker(book, 1, "once", TrueCaptioner(), seed=3)
+    succeeded = {"action_success": np.ones(1, bool), "eval_success": np.ones(1, bool)}
+
+    def episode(of, caught):
+        before = {deeds[i] for i in np.flatnonzero(of(Views(row[None]), NEW)[0])}
+        for deed in ("chop tree", "attack cow") if caught else ("chop tree",):
+            of.happened(np.array([deeds.index(deed)]), succeeded)
+            assert (of.paid[0] > 0) == (deed in before)  # what was not chosen does not pay
+            of(Views(row[None]), np.zeros(1, bool))
+        return before
+
+    assert episode(tracker, False) == {"chop tree", "attack cow", "eat cow"}  # nothing is known yet
+    early = [episode(tracker, False) for _ in range(600)]
+    assert np.mean(["chop tree" in one for one in early[-100:]]) > 0.9  # all that ever changed
+    assert np.mean(["eat cow" in one for one in early[-300:]]) < 0.35
+    later = [episode(tracker, True) for _ in range(100)]
+    assert np.mean(["attack cow" in one for one in later]) > 0.7
+    other.restore(tracker.state())
+    assert [episode(other, True) for _ in range(20)] == [episode(tracker, True) for _ in range(20)]
+
+
+def test_progress_is_of_another_suggester(tmp_path, monkeypatch):
+    run = settings(tmp_path / "whole", suggester="progress:rules", steps=1200)
+    the_same_when_killed(run, monkeypatch)
+    facts = Run.open(tmp_path / "whole", "train-rs").facts["goals"]
+    assert (facts["suggester"], facts["chosen_by"]) == ("rules", "progress")
+    with pytest.raises(UsageError, match="paid once an episode"):
+        train_rs.run(settings(tmp_path / "no", suggester="progress:uniform"), Reporter())

@@ -86,10 +86,10 @@ def test_what_was_suggested_is_in_no_later_question(hostile, tmp_path: Path):
     with Store(tmp_path) as store, AskSession(open_backend("openai:m", Connection(tmp_path)), store) as session:
         asked = AskedSuggester("openai:m", session, SITUATIONS, SHIPPED, "crafter", wait=True)
         book = GoalBook(SITUATIONS, asked, Matcher(SITUATIONS))
-        wanted = [asked.request(int(key)).messages for key in KEYS]
+        wanted = [asked.requests(int(key))[0].messages for key in KEYS]
         book.rows(KEYS)
         book.rows(KEYS ^ 1)
-        assert [asked.request(int(key)).messages for key in KEYS] == wanted
+        assert [asked.requests(int(key))[0].messages for key in KEYS] == wanted
     said = json.dumps(hostile.bodies)
     assert not any(word in said for word in ("passwd", "script", "ignore", "goal number"))
     assert {json.dumps(body["messages"][:-1]) for body in hostile.bodies} == {

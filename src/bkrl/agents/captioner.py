@@ -34,14 +34,11 @@ class CaptionNetwork(nn.Module):
             reference=(*symbols.reference, *symbols.reference, *(1,) * J),
             gate=tuple(gates),
         )
-        self.layers = nn.Sequential(SymbolLayer(joined, hidden), nn.ReLU(), Linear(hidden, num_deeds + 1))
-        rng = torch.Generator().manual_seed(seed)
-        for module in self.layers:
-            if isinstance(module, SymbolLayer):
-                module.initialise(rng)
-            elif isinstance(module, Linear):
-                nn.init.orthogonal_(module.weight, 0.01, generator=rng)
-                nn.init.zeros_(module.bias)
+        first, last, rng = SymbolLayer(joined, hidden), Linear(hidden, num_deeds + 1), torch.Generator()
+        first.initialise(rng.manual_seed(seed))
+        nn.init.orthogonal_(last.weight, 0.01, generator=rng)
+        nn.init.zeros_(last.bias)
+        self.layers = nn.Sequential(first, nn.ReLU(), last)
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.layers(rows)

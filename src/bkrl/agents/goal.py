@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,19 +12,9 @@ from numpy.typing import NDArray
 
 from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import of_spec
-from bkrl.agents.protocol import Goals, Inputs
+from bkrl.agents.protocol import Inputs
 from bkrl.data.views import ViewName, Views
 from bkrl.envs.symbols import Symbols
-
-
-class GoalSource(Protocol):
-    """What sets goals in any number of envs: each group of envs gets a follower of its own."""
-
-    def of(self, num_envs: int) -> Goals:
-        """Sets the goals of so many envs."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What a policy file says of it."""
 
 
 def with_goals(symbols: Symbols, num_deeds: int) -> Symbols:
@@ -42,7 +32,7 @@ class GoalAgent(NetworkAgent):
     """A network agent that sees its goals.
 
     Attributes:
-        goals: a `GoalSource` for where nothing else sets goals, as in evaluations; a policy file brings its own.
+        goals: a `goals.source.Source` for where nothing else sets goals, as in evaluations; a policy file brings it.
     """
 
     @property

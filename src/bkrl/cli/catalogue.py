@@ -24,6 +24,7 @@ _SUGGESTERS = (
     ("openai:MODEL", _EVERYWHERE, f"a language model behind an endpoint; {_ASKS}"),
     ("local:NAME, gguf:PATH, hf:PATH", _EVERYWHERE, f"a language model on this machine; {_ASKS}"),
     ("replay:RUN", _TYPED, "the goals of another run that asked"),
+    ("progress:SUGGESTER", _TYPED, "those of its goals whose success changes; without a name those of oracle"),
     ("task", _TYPED, "the env's own mission; pays nothing itself"),
     ("zs_mlm", _HOUSE, "a masked language model's prior of what belongs where"),
     ("random, equal", _EVERYWHERE, "controls: answers drawn at random, and the same answer to every question"),

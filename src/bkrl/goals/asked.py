@@ -75,20 +75,13 @@ class AskedSuggester:
         self._asked: dict[str, list[int]] = {}  # request → situations
 
     def requests(self, key: int) -> list[Request]:
-        """What is sent about a situation."""
-        return [self.request(key)]
-
-    def request(self, key: int) -> Request:
-        """The question about a situation."""
+        """What is sent about a situation: one question."""
         turns = self.prompts.render("explore", family=self.family, situation=in_words(self.situations, key))
-        return Request(
-            tuple(Message(role, words) for role, words in turns),
-            temperature=self.temperature,
-            max_tokens=self.max_tokens,
-        )
+        messages = tuple(Message(role, words) for role, words in turns)
+        return [Request(messages, temperature=self.temperature, max_tokens=self.max_tokens)]
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        requests = [self.request(key) for key in keys]
+        requests = [request for key in keys for request in self.requests(key)]
         if self.session.backend.identity is None or self.wait:
             return [self._read(exchange) for exchange in self.session.ask(requests)]
         found: list[Goals | None] = []

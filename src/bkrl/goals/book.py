@@ -34,11 +34,6 @@ class BaseBook:
         """Who is asked, if anybody."""
         return self.suggester.session if self.suggester else None
 
-    @property
-    def stopped(self) -> str | None:
-        """Why nothing further can be asked, if that is so."""
-        return self.session.stopped if self.session else None
-
     def entries(self) -> list[Any]:
         """What was met, in its order, as a policy file keeps it."""
         raise NotImplementedError

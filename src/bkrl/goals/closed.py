@@ -70,19 +70,20 @@ class AskedJudge:
         return closed
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
-        return [_yes(answer) for answer in self.chooser.ask([self.question(one) for one in questions])]
+        answers = self.chooser.ask([self.question(one) for one in questions])
+        return [None if answer is None else _yes(answer) for answer in answers]
 
     def poll(self) -> Mapping[Question, float]:
-        return {self._questions[one]: float(np.exp(answer.scores[0, 0])) for one, answer in self.chooser.poll().items()}
+        return {self._questions[one]: _yes(answer) for one, answer in self.chooser.poll().items()}
 
     def facts(self) -> dict[str, Any]:
         """What was asked, and what came of it."""
         return self.chooser.facts()
 
 
-def _yes(answer: ClosedAnswer | None) -> float | None:
-    """The probability of yes; NaN for no opinion, None where no answer has come."""
-    return None if answer is None else float(np.exp(answer.scores[0, 0]))
+def _yes(answer: ClosedAnswer) -> float:
+    """The probability of yes; NaN for no opinion."""
+    return float(np.exp(answer.scores[0, 0]))
 
 
 class ClosedSuggester:

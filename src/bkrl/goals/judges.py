@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
 from bkrl.goals.protocol import Adviser, Known
@@ -98,25 +101,12 @@ def scores(said: Sequence[float | None], truth: Sequence[bool], threshold: float
     """How answers compare with the truth; yes is a probability above `threshold`."""
     if len(said) != len(truth):
         raise ValueError(f"{len(said)} answers to {len(truth)} questions")
-    hits = misses = false = rest = silent = 0
-    for one, right in zip(said, truth, strict=True):
-        silent += one is None or one != one
-        yes = one is not None and one > threshold
-        hits, misses = hits + (yes and right), misses + (right and not yes)
-        false, rest = false + (yes and not right), rest + (not yes and not right)
-    n = len(truth)
-    recall, wrong = _share(hits, hits + misses), _share(rest, rest + false)
-    return Scores(
-        n,
-        _share(n - silent, n),
-        _share(hits + misses, n),
-        _share(hits + rest, n),
-        _share(hits, hits + false),
-        recall,
-        (recall + wrong) / 2,
-        wrong,
-    )
+    yes = np.array([one is not None and one > threshold for one in said], bool)
+    right, silent = np.array(truth, bool), np.array([one is None or one != one for one in said], bool)
+    recall, wrong = _share(yes[right]), _share(~yes[~right])
+    answered, base, accuracy, precision = map(_share, (~silent, right, yes == right, right[yes]))
+    return Scores(len(truth), answered, base, accuracy, precision, recall, (recall + wrong) / 2, wrong)
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
+def _share(found: NDArray[np.bool_]) -> float:
+    return float(found.mean()) if len(found) else float("nan")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +27,17 @@ class Matcher:
 
     def __init__(self, situations: Situations, encoder: TextEncoder | None = None, threshold: float = 0.99) -> None:
         self.situations, self.encoder, self.threshold = situations, encoder, threshold
-        self._rows: dict[str, NDArray[np.float32]] = {}
-        self._deeds = None if encoder is None else encoder(list(situations.deeds))
+        self._row = cache(self._row_of)
+        self._deeds = np.zeros(0) if encoder is None else encoder(list(situations.deeds))
 
     def __call__(self, goals: Sequence[str]) -> NDArray[np.float32]:
         """(G, A) what a goal pays when a deed is done: their similarity where it is enough, otherwise 0."""
         rows = [self._row(normal(goal)) for goal in goals]
         return np.stack(rows) if rows else np.zeros((0, len(self.situations.deeds)), np.float32)
 
-    def _row(self, goal: str) -> NDArray[np.float32]:
-        if goal not in self._rows:
-            row = np.array([goal in names for names in self.situations.same], np.float32)
-            if self.encoder is not None and self._deeds is not None:
-                similar = self._deeds @ self.encoder([goal])[0]
-                row = np.maximum(row, np.where(similar > self.threshold, similar, 0)).astype(np.float32)
-            self._rows[goal] = row
-        return self._rows[goal]
+    def _row_of(self, goal: str) -> NDArray[np.float32]:
+        row = np.array([goal in names for names in self.situations.same], np.float32)
+        if self.encoder is not None:
+            similar = self._deeds @ self.encoder([goal])[0]
+            row = np.maximum(row, np.where(similar > self.threshold, similar, 0)).astype(np.float32)
+        return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from bkrl.goals.closed import ClosedSuggester
 from bkrl.goals.match import Matcher
 from bkrl.goals.places import PLACES, PlaceSource
 from bkrl.goals.suggesters import plain_suggester
-from bkrl.goals.tracker import GoalTracker, PayRule
+from bkrl.goals.tracker import GoalTracker, PayRule, ProgressTracker
 from bkrl.text.encoders import EncoderSettings, open_encoder
 
 TASK: Final = "task"
@@ -38,6 +39,7 @@ class Source:
         shown: whether agents see their goals.
         captioner: says in training which deed was done; None, and in evaluations: the truth by `success`.
         wanted: see `GoalTracker`.
+        progress: the seed of a `ProgressTracker` in training; None: all goals that are suggested are set.
     """
 
     env_id: str
@@ -49,6 +51,7 @@ class Source:
     shown: bool = True
     captioner: Captioner | None = None
     wanted: tuple[str, ...] = ()
+    progress: int | None = None
     reads_mission: ClassVar[bool] = False
 
     @property
@@ -64,7 +67,7 @@ class Source:
     def facts(self, tracker: GoalTracker) -> dict[str, Any]:
         """What a manifest says: who suggested, how many situations were met, how good the goals were."""
         suggester = self.book.suggester
-        known = self.book.facts()
+        known = self.book.facts() | ({} if self.progress is None else {"chosen_by": "progress"})
         if self.book.session:
             known |= {"unreadable": sum(found == () for found in self.book.goals.values())}
             known |= {"unanswered": self.unanswered[0]}
@@ -78,10 +81,11 @@ class Source:
         told = TrueCaptioner(self.success)
         return GoalTracker(self.book, num_envs, self.rule, told, shown=self.shown, wanted=self.wanted)
 
-    def to_learn(self, num_envs: int) -> GoalTracker:
+    def to_learn(self, num_envs: int) -> Any:
         """The goals of the envs that are learnt in: captioned by `captioner`, and their quality is counted."""
         told = self.captioner or TrueCaptioner(self.success)
-        return GoalTracker(self.book, num_envs, self.rule, told, shown=self.shown, counted=True, wanted=self.wanted)
+        kind: Any = GoalTracker if self.progress is None else partial(ProgressTracker, seed=self.progress)
+        return kind(self.book, num_envs, self.rule, told, shown=self.shown, counted=True, wanted=self.wanted)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -127,11 +131,10 @@ class TaskSource:
         self.env_id = env_id
         known = situations(env_id)
         self.book = GoalBook(known, None, Matcher(known))
-        self._rows: dict[str, NDArray[np.uint8]] = {}
         self.num_deeds, self.unanswered = len(known.deeds), (0, 0)
 
     def of(self, num_envs: int) -> TaskSource:
-        """See `agents.goal.GoalSource`: nothing is kept between calls."""
+        """See `Source`: nothing is kept between calls."""
         return self
 
     to_learn = of
@@ -142,10 +145,8 @@ class TaskSource:
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, A) 1 where a deed is the mission."""
         missions = [] if views.mission is None else views.mission.tolist()
-        for mission in missions:
-            if mission not in self._rows:
-                self._rows[mission] = (self.book.matcher([mission])[0] > 0).astype(np.uint8)
-        return np.stack([self._rows[mission] for mission in missions])
+        rows = {mission: self.book.matcher([mission])[0] > 0 for mission in set(missions)}
+        return np.stack([rows[mission] for mission in missions]).astype(np.uint8)
 
     def facts(self, tracker: Any) -> dict[str, Any]:
         """What a manifest says."""

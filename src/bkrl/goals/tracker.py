@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import kernel
+from bkrl.core.seeds import generator
 from bkrl.data.views import Views
 from bkrl.goals.book import QUALITIES, BaseBook, GoalBook
 from bkrl.goals.captions import NOTHING, Captioner, TrueCaptioner
@@ -112,7 +113,7 @@ class GoalTracker(BaseTracker):
         # By the first deed of each group: how often it was paid in the episode, and how often it can be
         self._done = np.zeros((N, len(deeds)), np.int64)
         most = [sum(wanted.count(name) for name in same) if wanted else 1 for same in book.situations.same]
-        self._most = np.array(most, np.int64)[self._group]
+        self._most = np.tile(np.array(most, np.int64)[self._group], (N, 1))
 
     def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """(N, A) 1 where a deed is a goal now; `started` as in `Agent.act`."""
@@ -121,11 +122,12 @@ class GoalTracker(BaseTracker):
         self._rows = self.book.rows(self.book.situations.keys(views.symbols))
         self._seen = views.symbols.copy()
         book, goals = self.book, np.empty(self._done.shape, np.uint8)
-        once, counts = self.rule == "once", self.quality["suggested"]
-        _show(book.pays, self._rows, self._done, self._most, self._group, once, goals)
+        _show(book.pays, self._rows, self._done, self._most, self._group, self.rule == "once", goals)
         if self.counted:
-            _count(goals, book.sensible, book.possible, self._rows, counts)
-            counts[QUALITIES.index("impossible")] += book.unmatched[self._rows].sum()
+            given, sensible = goals > 0, book.sensible[self._rows]
+            good, known = np.count_nonzero(given & sensible), np.count_nonzero(given & (sensible | book.possible))
+            unmatched = book.unmatched[self._rows].sum()
+            self.quality["suggested"] += [good, known - good, np.count_nonzero(given) - known, unmatched]
         return goals if self.shown else np.zeros_like(goals)
 
     def happened(
@@ -139,7 +141,7 @@ class GoalTracker(BaseTracker):
         pay = np.where(deeds == NOTHING, 0, self.book.pays[self._rows, deeds]).astype(np.float64)
         group = self._group[deeds]
         if self.rule == "once":
-            pay[self._done[n, group] >= self._most[group]] = 0
+            pay[self._done[n, group] >= self._most[n, group]] = 0
             self._done[n, group] += pay > 0
         elif self.rule == "damped":
             self._damp(pay, group)
@@ -162,19 +164,41 @@ class GoalTracker(BaseTracker):
         self.captioner.steps = int(state["captions"])
 
 
+class ProgressTracker(GoalTracker):
+    """Sets those of the suggested goals whose success changes: MAGELLAN's idea (Gaven et al. 2025) without its model.
+
+    A deed's progress is the distance of two moving averages, a quick and a slow one, of whether it was reached in the
+    episodes in which it was a goal. An episode draws its deeds, each with probability progress / most progress, and at
+    least `LEAST`; others are no goals in it. The rule is `once`; `seed` is of the draws.
+    """
+
+    LEAST, PACES = 0.2, np.array([[0.05], [0.01]])
+
+    def __init__(self, *args: Any, seed: int, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.seed, self._all, self._begun = seed, self._most[0].copy(), np.zeros(1, np.int64)
+        self._met, self._rates = np.zeros(self._done.shape, bool), np.zeros((2, self._done.shape[1]))
+
+    def __call__(self, views: Views, started: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        for n in np.flatnonzero(started).tolist():
+            met = np.flatnonzero(self._met[n])
+            self._rates[:, met] += self.PACES * ((self._done[n, self._group[met]] > 0) - self._rates[:, met])
+            progress = np.abs(self._rates[0] - self._rates[1])
+            chances = np.maximum(self.LEAST, progress / progress.max()) if progress.any() else 1.0
+            drawn = generator(self.seed, "progress", int(self._begun[0])).random(len(progress))
+            self._most[n], self._met[n], self._begun[0] = self._all * (drawn < chances), False, self._begun[0] + 1
+        goals = super().__call__(views, started)
+        self._met |= goals > 0
+        return goals
+
+    def _own(self) -> dict[str, NDArray[Any]]:
+        return super()._own() | {"most": self._most, "met": self._met, "rates": self._rates, "begun": self._begun}
+
+
 @kernel
 def _show(pays, rows, done, most, group, once, goals):  # type: ignore[no-untyped-def]
     """goals (N, A) = 1 where a deed pays and, with `once`, was not paid as often as it can be."""
     for n in range(len(rows)):
         row = rows[n]
         for a in range(goals.shape[1]):
-            goals[n, a] = pays[row, a] > 0 and not (once and done[n, group[a]] >= most[group[a]])
-
-
-@kernel
-def _count(goals, sensible, possible, rows, counts):  # type: ignore[no-untyped-def]
-    """`counts` += those of the goals that are good, badly timed and nonsense, as in `QUALITIES`."""
-    for n in range(len(rows)):
-        for a in range(goals.shape[1]):
-            if goals[n, a]:
-                counts[0 if sensible[rows[n], a] else 1 if possible[a] else 2] += 1
+            goals[n, a] = pays[row, a] > 0 and not (once and done[n, group[a]] >= most[n, group[a]])

@@ -148,9 +148,11 @@ class GoalTrainee(Trainee):
 
     def figures(self) -> dict[str, float]:
         """Nothing; RunFailed where nothing can be asked and not one question was answered."""
-        stopped, (unanswered, asked) = self.source.book.stopped, self.source.unanswered
-        if stopped and unanswered == asked:
-            raise RunFailed(f"{stopped.rstrip('.')}: there are no goals; mend that, and the same command goes on.")
+        session, (unanswered, asked) = self.source.book.session, self.source.unanswered
+        if session and session.stopped and unanswered == asked:
+            raise RunFailed(
+                f"{session.stopped.rstrip('.')}: there are no goals; mend that, and the same command goes on."
+            )
         return {}
 
     def result(self) -> Any:
@@ -208,7 +210,6 @@ def build_values(settings: Any) -> Trainee:
 def outlook(settings: GoalSettings) -> Outlook:
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
-    from bkrl.goals.book import GoalBook
     from bkrl.goals.closed import ClosedSuggester
 
     if not settings.asks:
@@ -216,8 +217,7 @@ def outlook(settings: GoalSettings) -> Outlook:
             f"--suggester {settings.suggester} asks nobody, so --dry-run has nothing to reckon; leave it out."
         )
     with ExitStack() as stack:
-        book = source_of(settings, stack).book
-        suggester = book.suggester if isinstance(book, GoalBook) else None
+        suggester = source_of(settings, stack).book.suggester
         if not isinstance(suggester, AskedSuggester | ClosedSuggester):
             raise UsageError(f"--dry-run reckons the situations of typed Crafter, and {settings.env} has none.")
         price = suggester.session.price

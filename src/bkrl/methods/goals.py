@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
 _PRIORS = ("zs_mlm",)
-_REPLAY = "replay:"
+_REPLAY, _PROGRESS = "replay:", "progress"
 _HOUSE_ONLY = (*_PRIORS, "votes")
 """Those that answer whether a thing belongs in a place, and nothing else."""
 
@@ -141,7 +141,7 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
         str,
         Flag(
             "who suggests goals: oracle, noisy, novelty, uniform, rules, a language model (openai:MODEL, local:NAME, "
-            "gguf:PATH, hf:PATH), replay:RUN, task; in Housekeep zs_mlm; `bkrl list suggesters` says what each knows",
+            "gguf:PATH, hf:PATH), replay:RUN, task, progress:SUGGESTER; in Housekeep zs_mlm; `bkrl list suggesters`",
         ),
     ] = "oracle"
     goal_pay: Annotated[
@@ -168,7 +168,8 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
 
     @property
     def asks(self) -> bool:
-        return self.suggester not in (*PLAIN, *_PRIORS, *_own()) and not self.suggester.startswith(_REPLAY)
+        name = self.suggester.removeprefix(f"{_PROGRESS}:")
+        return name not in (_PROGRESS, *PLAIN, *_PRIORS, *_own()) and not name.startswith(_REPLAY)
 
 
 def _own() -> list[str]:
@@ -198,6 +199,13 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     if (places := find_placing(settings.env)) is not None:
         return _places(settings, places, stack)
     known = situations(settings.env)
+    wrapped, _, inner = settings.suggester.partition(":")
+    if wrapped == _PROGRESS:
+        source = source_of(replace(settings, suggester=inner or "oracle"), stack)
+        if not isinstance(source, Source) or source.rule != "once":
+            raise UsageError(f"--suggester {settings.suggester}: it chooses among goals that are paid once an episode.")
+        source.progress = derive_seed(settings.seed, _PROGRESS)
+        return source
     if settings.suggester in _HOUSE_ONLY:
         raise UsageError(
             f"--suggester {settings.suggester} says where things belong, which is asked in Housekeep alone; choose "
@@ -236,11 +244,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
 
 
 def _wanted(settings: GoalSettings, known: Situations) -> tuple[str, ...]:
-    """The deeds that are wanted and those that they need, each as often as it is to be done.
-
-    Raises:
-        UsageError: one that can never be reached.
-    """
+    """The deeds that are wanted and those that they need; UsageError for one that can never be reached."""
     from bkrl.core.registry import did_you_mean
     from bkrl.goals.match import normal
 
