@@ -204,6 +204,7 @@ def test_a_rollout_remembers_what_a_record_of_it_says(phi: Path, tmp_path: Path)
     memory: Any = memory_of(ENV)
     views: list[list[Any]] = [[] for _ in range(8)]
     acts: list[list[int]] = [[] for _ in range(8)]
+    remembered: list[list[Any]] = [[] for _ in range(8)]
     ends = 0
     for _ in range(6):
         made.iterate()
@@ -212,14 +213,14 @@ def test_a_rollout_remembers_what_a_record_of_it_says(phi: Path, tmp_path: Path)
         for t in range(r.num_steps):
             for n in range(8):
                 views[n].append(r.views.symbols[t, n].copy()), acts[n].append(r.actions[t, n])
-                found = fold(memory, np.array(views[n]), np.array(acts[n]), np.zeros(1, np.int64))
-                assert np.array_equal(found[-1], r.views.memory[t, n])
+                remembered[n].append(r.views.memory[t, n].copy())
                 assert np.array_equal(made.collector.views.memory[t, n], r.views.memory[t, n])
                 if (place := final.get(t * 8 + n)) is not None:
                     views[n].append(r.final_views.symbols[place].copy()), acts[n].append(0)
+                    remembered[n].append(r.final_views.memory[place].copy())
                     found = fold(memory, np.array(views[n]), np.array(acts[n]), np.zeros(1, np.int64))
-                    assert np.array_equal(found[-1], r.final_views.memory[place])
-                    views[n], acts[n], ends = [], [], ends + 1
+                    assert np.array_equal(found, np.array(remembered[n]))
+                    views[n], acts[n], remembered[n], ends = [], [], [], ends + 1
     assert ends > 8
     made.close()
 
