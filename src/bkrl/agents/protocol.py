@@ -136,7 +136,7 @@ class TrainableAgent(Agent, Protocol):
         """What is trained, in groups that may have learning rates of their own."""
 
     def at_step(self, step: int) -> None:
-        """Environment steps taken by now: for what changes by a schedule. Called between iterations."""
+        """Follow the schedules: `step` env steps are taken. Called between iterations."""
 
     def prepare(self, device: Any, compile: bool) -> None:
         """Move to a device; translate the module with `torch.compile` if that is asked for."""

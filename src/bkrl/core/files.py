@@ -25,7 +25,7 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CONTINUE = "what was written before is whole: make room and run the same command again."
+CONTINUE = "everything written so far is intact: free some space and run the same command again."
 
 
 def sha256(path: Path) -> str:

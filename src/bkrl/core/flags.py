@@ -17,7 +17,7 @@ LENIENT = "--lenient"
 
 
 class Only(NamedTuple):
-    """What a setting has an effect with: in words, and as a test of all settings (None: that cannot be known yet)."""
+    """When a setting applies: in words, and as a test of all settings (None: that cannot be known yet)."""
 
     to: str
     holds: Callable[[Any], bool | None]

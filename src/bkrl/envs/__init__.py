@@ -217,7 +217,7 @@ def sentences_of(caption: str) -> tuple[str, ...]:
 
 @cache
 def missions_vary(env_id: str) -> bool:
-    """Whether episodes of an env ask for different things, of which the observations say nothing."""
+    """Whether episodes of an env have different missions, which the observations do not show."""
     bare, options = _read(env_id)
     return family(bare.family).missions_vary(bare, options)
 

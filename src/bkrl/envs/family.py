@@ -88,7 +88,7 @@ class Bot(Protocol):
 
 
 class Situations(Protocol):
-    """What an env tells those who set goals in it. A goal is the name of a deed; a deed is what an action that
+    """The goals that an env offers. A goal is the name of a deed; a deed is what an action that
     succeeds does.
 
     Attributes:
@@ -140,7 +140,7 @@ class Placed(NamedTuple):
 
 
 class Placing(Protocol):
-    """What an env in which things are put away tells those who set goals in it. A deed is picking up the thing of a
+    """The goals of an env in which things are put away. A deed is picking up the thing of a
     slot, or putting what is in the hand into a place: K + P deeds.
 
     Attributes:
@@ -248,7 +248,7 @@ class Family:
         return ReferenceVectorEnv(env_spec, partial(self.make_reference, env_spec, **options), num_envs, **episodes)
 
     def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
-        """Whether episodes with these options ask for different things, of which the observations say nothing."""
+        """Whether episodes with these options have different missions, which the observations do not show."""
         return False
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:

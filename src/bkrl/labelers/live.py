@@ -51,7 +51,7 @@ class LiveComparisons:
     """Pairs of segments, and what the annotator of a session prefers.
 
     Args:
-        session: who is asked; closed by whoever opened it.
+        session: of the annotator; closed by whoever opened it.
         card: of the env; prompts name no task.
         caption: (B, *obs_shape) uint8 → B captions.
         length: actions in a segment.

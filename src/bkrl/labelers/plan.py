@@ -101,7 +101,7 @@ def _memory(dataset: Dataset) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class LabelResult:
     """A labelling: the rows of its table and of responses.parquet (None for a control), figures of quality, whether
-    anything can be learnt from it; `more`: further tables by file name.
+    potentials can be fitted to it; `more`: further tables by file name.
     """
 
     table: list[dict[str, Any]]

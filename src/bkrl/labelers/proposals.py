@@ -38,7 +38,7 @@ class Proposer:
 
     Args:
         plan: of code labels; `plan.votes` programs are asked for at a time.
-        session: who is asked.
+        session: of the annotator.
     """
 
     def __init__(self, plan: Plan, session: AskSession) -> None:

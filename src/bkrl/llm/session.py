@@ -129,7 +129,7 @@ class AskSession(Asker):
         return len(self._submitted) - len(self._came)
 
     def state(self, again: int = 0) -> dict[str, NDArray[Any]]:
-        """What a checkpoint holds of a session that asks beside training; see `Usage.state`."""
+        """The state of a session that asks while a policy trains, for a checkpoint; see `Usage.state`."""
 
         async def counted() -> dict[str, NDArray[Any]]:
             return self.usage.state(again)  # where nothing else counts meanwhile

@@ -81,7 +81,7 @@ class TrainRsConfig:
 
 @dataclass
 class Trainee:
-    """A learner that has not begun, with what the run says of it.
+    """An untrained learner with the facts, notes and warnings for its manifest.
 
     Attributes:
         learner: what the loop carries to its end.

@@ -49,7 +49,7 @@ _CORRECT = Only("training without --compat", lambda c: not c.compat)
 
 @dataclass(frozen=True)
 class PotentialSettings(TrainRsConfig):
-    """What a method says of its potential and of what it does with it."""
+    """Settings of the methods that use Φ."""
 
     potential: Annotated[
         Path | None, Flag("the potential Φ: a train-rm run, or sample:NAME", pooled=True, reads=True)

@@ -52,7 +52,7 @@ class GuidedSettings(TransferSettings):
     guide: Annotated[
         Path | None,
         Flag(
-            "a train-rs run of an agent that values actions, whose best action a share of the random ones are",
+            "a finished value-based run; a share of exploratory actions copies its greedy action",
             reads=True,
         ),
     ] = None

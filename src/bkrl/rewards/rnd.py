@@ -80,7 +80,7 @@ class RND(Novelty):
     def loss(self, index: Tensor) -> Tensor:
         """Mean squared error on a part of the minibatch. `index` comes shuffled, so its first part is a random part."""
         places = self._places[index[: math.ceil(self.update_proportion * len(index))]]
-        if self.device.type != "cpu":  # a GPU predicts the repeats sooner than it hears that they are some
+        if self.device.type != "cpu":  # on a GPU, predicting duplicates is cheaper than finding them
             return (self.predictor(self._inputs[places]) - self._targets[places]).square().mean()
         which, times = places.unique(return_counts=True)
         inputs, targets = self._inputs.index_select(0, which), self._targets.index_select(0, which)

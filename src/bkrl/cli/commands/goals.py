@@ -29,7 +29,7 @@ def suggesters(
     cache: Annotated[Path, typer.Option(help="where replies are kept")] = Path("cache"),
     as_json: Json = False,
 ) -> None:
-    """How well suggesters know where Housekeep's things belong: their answers against people's votes."""
+    """Score suggesters against people's votes on where Housekeep's things belong."""
     from bkrl.goals.belonging import compared
 
     asking = AskConfig(max_requests=max_requests, max_cost=max_cost, cache=cache)

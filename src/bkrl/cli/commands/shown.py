@@ -7,7 +7,7 @@ import typer
 
 from bkrl.cli import console
 
-LOOK = "Looking at things"
+LOOK = "Inspect"
 MOST_LISTED = 8
 
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
