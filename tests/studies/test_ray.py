@@ -54,10 +54,13 @@ def until(check, seconds=300):
         time.sleep(0.05)
 
 
-def test_a_lost_node_and_a_killed_worker_lose_nothing(tmp_path, cluster):
+def test_a_lost_node_and_a_killed_worker_lose_nothing(tmp_path, cluster, monkeypatch):
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()
-    study, out = toy(tmp_path, LONG), tmp_path / "out"
+    study, out = toy(tmp_path, LONG), Path("out")  # relative: results name what they were made from
+    for place in ("ray", "here"):
+        (tmp_path / place).mkdir()
+    monkeypatch.chdir(tmp_path / "ray")
     thread, ended = started(study, out, cluster.address)
     runs = [out / "chain" / name for name in ("ppo-s1", "bk-pref-s1")]
     until(lambda: all(last_step(run) > 2048 for run in runs) or ended)
@@ -71,9 +74,10 @@ def test_a_lost_node_and_a_killed_worker_lose_nothing(tmp_path, cluster):
     assert outcome.failed == {}
     assert len(outcome.done) == len(load_study(str(study), out).cells)
     assert done.items() <= {path: path.stat().st_mtime_ns for path in out.glob("chain/*/manifest.json")}.items()
-    again = tmp_path / "again"
-    sweep.run(SweepConfig(study=str(study), out=again, jobs=2), Reporter())
-    assert contents(out) == contents(again)
+    found = contents(out)
+    monkeypatch.chdir(tmp_path / "here")
+    sweep.run(SweepConfig(study=str(study), out=out, jobs=2), Reporter())
+    assert contents(out) == found
 
 
 def killed():

@@ -7,9 +7,11 @@ the run goes on at its newest checkpoint. What is finished is on the disk, and n
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
@@ -19,6 +21,8 @@ from bkrl.studies.section import Cell
 
 RETRIES = 5
 """How often a cell is done again whose worker or node was lost."""
+_ANSWERS = 10.0
+"""Seconds in which a cluster must take a connection."""
 _PATIENCE = 60.0
 """Seconds that a cell has to keep what it has, when the sweep is stopped."""
 
@@ -51,6 +55,9 @@ class Ray:
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             if self._address:
+                at = urlsplit(self._address if "//" in self._address else f"//{self._address}")
+                if at.hostname and at.port:  # Ray itself tries for minutes
+                    socket.create_connection((at.hostname, at.port), _ANSWERS).close()
                 self._ray.init(address=self._address, **quiet)
             else:
                 self._ray.init(address="local", num_cpus=self._jobs or cores(), include_dashboard=False, **quiet)
