@@ -85,7 +85,7 @@ def test_the_card_of_a_policy_has_its_results_in_the_hubs_schema(hub, tmp_path):
     other, _ = write_policy(tmp_path / "other", "again", steps=5)
     with pytest.raises(UsageError, match="an evaluation of another run"):
         push(other, "me/other", [evaluation])
-    with pytest.raises(UsageError, match="Push its policy"):
+    with pytest.raises(UsageError, match="with --evaluation"):
         push(evaluation, "me/other")
     assert "models/me/other" not in hub.repos
 

@@ -96,7 +96,7 @@ def killed():
 
 def test_where_no_cluster_is_the_sweep_says_so(tmp_path):
     study = toy(tmp_path)
-    with pytest.raises(RunFailed, match="No Ray cluster answers at"):
+    with pytest.raises(RunFailed, match="No Ray cluster is at"):
         sweep.run(SweepConfig(study=str(study), out=tmp_path, executor="ray", ray=RayConfig("127.0.0.1:9")), Reporter())
 
 

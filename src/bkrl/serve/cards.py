@@ -68,12 +68,12 @@ def card(run: Run, repo: str, kind: str, evaluations: Sequence[Run], license: st
     title, outputs = f"{TITLES[run.stage]}{f' for {env}' if env else ''}", run.manifest["outputs"]
     tables = list(_tables(run))
     metadata = {"license": license, "tags": ["reinforcement-learning", "bkrl", run.stage, *([env] if env else [])]}
-    described = _dataset if kind == "dataset" else _model
+    about = _dataset(run, title, metadata, tables) if kind == "dataset" else _model(repo, metadata, results)
     versions = {"Python": run.manifest.get("python"), **run.manifest.get("packages", {})}
     page = Environment(trim_blocks=True, keep_trailing_newline=True)
     page.filters["cell"] = lambda value: " ".join(str(value).split()).replace("|", "\\|")  # nothing in it ends the cell
     return page.from_string(_TEMPLATE.read_text("utf-8")).render(
-        yaml=described(run, repo, title, metadata, tables, results).to_yaml().strip(),
+        yaml=about.to_yaml().strip(),
         title=title, repo=repo, kind=kind, tables=tables, results=results, outputs=outputs, own=own,
         folder=next((name.rpartition("/")[0] for name in outputs if name.endswith("/config.json")), ""),
         weights=next((name for name in outputs if name.endswith(".safetensors")), ""),
@@ -84,20 +84,18 @@ def card(run: Run, repo: str, kind: str, evaluations: Sequence[Run], license: st
     )  # fmt: skip
 
 
-def _dataset(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], results: list[CardResult]) -> Any:
+def _dataset(run: Run, title: str, metadata: Any, tables: list[Any]) -> Any:
     from huggingface_hub import DatasetCardData
 
-    del repo, results
     configs: list[dict[str, Any]] = [{"config_name": one["name"], "data_files": one["files"]} for one in tables]
     configs[0]["default"] = True
     language = str(run.config["config"].get("language") or "en")
     return DatasetCardData(language=language, pretty_name=title, **metadata, configs=configs)
 
 
-def _model(run: Run, repo: str, title: str, metadata: Any, tables: list[Any], results: list[CardResult]) -> Any:
+def _model(repo: str, metadata: Any, results: list[CardResult]) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
-    del run, title, tables
     figures = [
         EvalResult(
             task_type="reinforcement-learning", task_name="reinforcement learning", dataset_type=one.env,

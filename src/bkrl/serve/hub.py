@@ -105,8 +105,8 @@ def push(
 
     run = Run.open(path)
     if run.stage not in KINDS:
-        also = " Push its policy, with --evaluation for this run." if run.stage == "evaluate" else ""
-        raise UsageError(f"{path} is a run of {run.stage}; runs of {', '.join(KINDS)} are shared.{also}")
+        known = f"runs of {', '.join(KINDS)} are shared, and a policy takes its results along with --evaluation"
+        raise UsageError(f"{path} is a run of {run.stage}; {known}.")
     kind = KINDS[run.stage].repo
     text = card(run, repo, kind, [Run.open(one, "evaluate") for one in evaluations], license)
     outputs = list(run.manifest["outputs"])
@@ -158,7 +158,7 @@ def pull(repo: str, out: Path, revision: str | None = None, reporter: Reporter |
             why = str(problem).replace(f"{staged.as_posix()}/", "").replace(staged.as_posix(), "its run")
             raise InputError(f"{repo} cannot be opened: {why} Nothing of it was kept.") from None
         staged.rename(out)
-    (reporter or Reporter()).say(f"{where} is at {out}.")
+        (reporter or Reporter()).say(f"{where} is at {out}.")
     return Run.open(out, verify=False)
 
 
@@ -181,8 +181,7 @@ def _fetch(hub: HfApi, repo: str, revision: str | None, staged: Path, reporter: 
 
     if missing := {CONFIG, MANIFEST} - set(sizes):
         raise InputError(f"{repo} holds no run of bkrl: it has no {min(missing)}.")
-    large = max((CONFIG, MANIFEST), key=sizes.__getitem__)
-    if sizes[large] > MOST_BYTES:
+    if sizes[large := max((CONFIG, MANIFEST), key=sizes.__getitem__)] > MOST_BYTES:
         raise InputError(f"{repo} cannot be trusted: its {large} has {sizes[large]:,} bytes.")
     for name in (CONFIG, MANIFEST):
         fetch(name, name)

@@ -37,8 +37,7 @@ def outlook(cells: Sequence[Cell], out: Path, measured: Path, jobs: int) -> str:
     links = needs(cells)
     places = {cell.run_dir: place for place, cell in enumerate(cells)}
     after = [[places[folder] for folder in links[cell.run_dir]] for cell in cells]
-    known = [one or 0.0 for one in seconds]
-    times = [f"{duration(makespan(known, after, n * jobs))} on {n}" for n in MACHINES]
+    times = [f"{duration(makespan([one or 0.0 for one in seconds], after, n * jobs))} on {n}" for n in MACHINES]
     unknown = {cell.stage.replace("_", "-") for cell, one in zip(cells, seconds, strict=True) if one is None}
     left_out = f"; not measured, and left out: {', '.join(sorted(unknown))}" if unknown else ""
     return f"As fast as the runs in {measured}, with {jobs} cells at once on a machine: {', '.join(times)}{left_out}."
@@ -92,7 +91,6 @@ def _seconds(stage: str, settings: Mapping[str, Any], name: str, rates: Mapping[
 
 
 def _keys(stage: str, settings: Mapping[str, Any], name: str) -> list[_Key]:
-    """From what is most alike to what is least."""
     section, alg = name.partition("/")[0], str(settings.get("alg", ""))
     return list(dict.fromkeys([(stage, section, alg), (stage, section, ""), (stage, "", "")]))
 

@@ -19,9 +19,6 @@ from bkrl import __version__
 from bkrl.agents.play import Episode
 from bkrl.core.files import plain, to_json
 
-VERSION = 2
-"""Of inspect_ai's format."""
-
 
 def inspect_log(
     header: Mapping[str, Any],
@@ -63,7 +60,7 @@ def inspect_log(
         for one in samples:
             file.writestr(zipfile.ZipInfo(f"samples/{one['id']}_epoch_1.json"), to_json(one), zipfile.ZIP_DEFLATED)
         summaries = [{key: value for key, value in one.items() if key != "messages"} for one in samples]
-        whole = {"version": VERSION, "status": "success", "eval": spec, "results": results}
+        whole = {"version": 2, "status": "success", "eval": spec, "results": results}
         for name, document in (("summaries", [{**one, "completed": True} for one in summaries]), ("header", whole)):
             file.writestr(zipfile.ZipInfo(f"{name}.json"), to_json(document), zipfile.ZIP_DEFLATED)
     return said.getvalue()

@@ -63,12 +63,10 @@ class Ray:
                 self._ray.init(address="local", num_cpus=self._jobs or cores(), include_dashboard=False, **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError) as problem:
             where = self._address or "this machine"
-            raise RunFailed(
-                f"No Ray cluster answers at {where} ({type(problem).__name__}); see `ray status`."
-            ) from None
+            raise RunFailed(f"No Ray cluster is at {where} ({type(problem).__name__}); see `ray status`.") from None
         self._task = self._ray.remote(num_gpus=self._gpus, max_retries=RETRIES)(_do)
-        nodes = sum(node["Alive"] for node in self._ray.nodes())
-        reporter.say(f"Ray: {nodes} nodes with {self._processors()} processors")
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        reporter.say(f"Ray: {len(alive)} nodes with {self._processors()} processors")
 
     def free(self) -> int:
         """As many as there are processors that no cell of ours has; nodes may come and go."""
