@@ -226,6 +226,21 @@ def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict(tmp_pa
         assert one.verdict == "A against B: steps and mean success contradict each other"
 
 
+def test_advice_that_a_model_told_is_its_own_whoever_made_the_potential(tmp_path: Path) -> None:
+    collect(tmp_path)
+    label(tmp_path, "pref", llm="equal")
+    told = {"advice": {"source": "told", "scale": 0.3, "asked": {"llm": "local:m", "model": "m"}}}
+    made = train_rm(tmp_path, "pref", advice="local:m", training=told)
+    runs = [
+        train_rs(tmp_path, "bk-pref", 1, potential=made, name=form, shaping=form, facts={"form": form})
+        for form in ("advice", "pbrs")
+    ]
+    chain = follow(runs)
+    found = {one.form: one for one in training_runs(chain, list(chain.nodes.values()))[0]}
+    assert (found["advice"].control, found["advice"].annotator) == ("none", "m")
+    assert (found["pbrs"].control, found["pbrs"].annotator) == ("equal labels", "m + equal")
+
+
 def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: Path) -> None:
     """Also of manifests that do not say so: the potential's own figures do."""
     data = collect(tmp_path)

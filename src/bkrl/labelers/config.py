@@ -89,11 +89,7 @@ class LabelConfig(AskConfig):
         ),
     ] = "none"
     rename: Annotated[
-        str | None,
-        Flag(
-            "closed: other words for things in every question, ball=dax,key=wug: a control for what names give away",
-            only=(_CLOSED,),
-        ),
+        str | None, Flag("closed: other words for things in every question, ball=dax,key=wug", only=(_CLOSED,))
     ] = None
     num: Annotated[
         int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)

@@ -78,6 +78,9 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
     settings, ancestors = node.config, chain.ancestors(node)
     made = chain.input(node, "potential")
     alg = str(settings.get("alg", node.facts.get("alg")))
+    answers, form = [a for a in ancestors if answered(a)], form_of(alg, node.facts)
+    if form in ("advice", "start"):  # where a model told the advice, it does not matter who made Φ
+        answers = [a for a in answers if a.stage == "train-rm"] or answers
     return Trained(
         key=node.key,
         env=str(settings.get("env", node.facts.get("env_id"))),
@@ -85,15 +88,15 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         seed=int(settings.get("seed", 0)),
         settings=_settings(node, ancestors),
         series=series,
-        control=_control(ancestors),
-        annotator=" + ".join(dict.fromkeys(annotator_of(a) for a in ancestors if answered(a))),
+        control=_control(ancestors, answers),
+        annotator=" + ".join(dict.fromkeys(map(annotator_of, answers))),
         collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in _COUNTED),
         dataset=_hash(made, "dataset"),
         potential=_hash(node, "potential"),
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),
-        form=form_of(alg, node.facts),
+        form=form,
         guarantee=guarantee_of(alg, node.facts),
-        empty=form_of(alg, node.facts) in ADVISED
+        empty=form in ADVISED
         and EMPTY in (node.facts.get("advice"), made and advice_source(made.facts.get("training", {}))),
     )
 
@@ -103,12 +106,12 @@ def _hash(node: Node | None, name: str) -> str:
     return next((link.sha256 for link in node.links if link.name == name), "") if node is not None else ""
 
 
-def _control(ancestors: Sequence[Node]) -> str:
+def _control(ancestors: Sequence[Node], answers: Sequence[Node]) -> str:
     """Which control a potential is: its own kind, or labels made without knowledge; "none" for the real thing."""
     for node in ancestors:
         if node.stage == "train-rm" and node.facts.get("control", "none") != "none":
             return str(node.facts["control"])
-        if answered(node) and (llm := annotator_of(node)) in UNINFORMED:
+        if node in answers and (llm := annotator_of(node)) in UNINFORMED:
             return f"{llm} {'labels' if node.stage == 'label' else 'advice'}"
     return "none"
 
