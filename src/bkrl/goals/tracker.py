@@ -87,8 +87,8 @@ class GoalTracker(BaseTracker):
         captioner: says which deed was done.
         shown: whether agents see their goals; if not, all that they see is 0.
         counted: whether the quality of goals is counted.
-        wanted: under `once`: deeds, each as often as it is to be done in an episode (`Situations.composition`); others
-            are no goals. (): every deed once.
+        wanted: under `once`: deeds, each as often as it is to be done in an episode (`Situations.composition`), for
+            1/n the n-th time; others are no goals. (): every deed once.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class GoalTracker(BaseTracker):
         pay = np.where(deeds == NOTHING, 0, self.book.pays[self._rows, deeds]).astype(np.float64)
         group = self._group[deeds]
         if self.rule == "once":
-            pay[self._done[n, group] >= self._most[n, group]] = 0
+            pay *= (self._done[n, group] < self._most[n, group]) / (self._done[n, group] + 1)
             self._done[n, group] += pay > 0
         elif self.rule == "damped":
             self._damp(pay, group)
