@@ -57,5 +57,4 @@ class Known:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """See `Adviser`."""
         return dict(self.said)
