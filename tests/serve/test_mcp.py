@@ -40,12 +40,12 @@ def test_an_episode_is_played_and_begun_again_in_the_same_place(tmp_path):
     begun, moved, state, again, *paid = asked(
         server(tmp_path),
         ("start_episode", {"env": "Toy-Chain", "seed": 3}),
-        ("act", {"episode": 1, "action": "turn right"}),
+        ("act", {"episode": 1, "action": "right"}),
         ("episode_state", {"episode": 1}),
         ("start_episode", {"env": "Toy-Chain", "seed": 3, "actions": [1]}),
         *[("act", {"episode": 1, "action": "1"})] * 8,
     )
-    assert begun["actions"] == ["turn left", "turn right"]
+    assert begun["actions"] == ["left", "right"]
     assert begun["reward_is"] == "the env's own reward"
     assert state == {"env": "Toy-Chain", "seed": 3, "actions": [1]}
     assert again["caption"] == moved["caption"] != begun["caption"]

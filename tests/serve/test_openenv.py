@@ -57,7 +57,7 @@ def test_an_episode_from_reset_to_reward():
             first = (await ask("reset", seed=3))["data"]
             assert first["reward"] is None
             assert not first["done"]
-            assert first["observation"]["actions"] == ["turn left", "turn right"]
+            assert first["observation"]["actions"] == ["left", "right"]
             assert first["metadata"] == {"seed": 3}
             paid = [(await ask("step", action=action))["data"] for action in ["right", 1, *["right"] * 6]]
             assert [one["reward"] for one in paid] == [0] * 7 + [1]
@@ -284,7 +284,7 @@ def test_what_is_served_can_be_asked():
         assert about["name"] == "Toy-Chain"
         assert about["reward"] == "the env's own reward"
         schema = json.loads((await get(server.url + "/schema"))[1])
-        assert schema["action"]["properties"]["action"]["enum"] == ["turn left", "turn right", 0, 1]
+        assert schema["action"]["properties"]["action"]["enum"] == ["left", "right", 0, 1]
         assert schema["action"]["required"] == ["action"], "verifiers sends a reply as the only required field"
         assert (await get(server.url + "/etc"))[0] == 404
 
@@ -296,7 +296,7 @@ def test_openenvs_own_client_plays():
 
     async def test(server):
         async with core.GenericEnvClient(base_url=server.url) as one:
-            assert (await one.reset(seed=3)).observation["actions"] == ["turn left", "turn right"]
+            assert (await one.reset(seed=3)).observation["actions"] == ["left", "right"]
             for _ in range(8):
                 result = await one.step({"action": "right"})
             assert result.done

@@ -100,7 +100,7 @@ def test_what_is_no_seed_no_action_or_too_much_is_refused():
     sessions = Sessions("Toy-Chain", 2)
     assert sessions.action("right") == sessions.action(1) == 1
     for wrong in ("rigth", 2, -1, True, 1.0, None, [1], "x" * 10_000):
-        with pytest.raises(UsageError, match="0 turn left, 1 turn right"):
+        with pytest.raises(UsageError, match="0 left, 1 right"):
             sessions.action(wrong)
     for wrong in (-1, 2**63, "1", True, 1.5):
         with pytest.raises(UsageError, match="seed"):
