@@ -174,7 +174,7 @@ def draw_forest(entries: Sequence[Entry], path: Path) -> None:
     """
     best: dict[tuple[str, str], Entry] = {}
     for one in entries:
-        key = (one.env, re.sub(r"(, )?\w+_\w+=[\w.]+", "", one.label).replace(" ()", ""))
+        key = (one.env, re.sub(r"(, )?[\w.]+=[^ )]+(?<!,)", "", one.label).replace(" ()", ""))
         drawn = one.ratio is not None and not one.control and "defects" not in one.label and "empty" not in one.label
         if drawn and (key not in best or one.n > best[key].n):
             best[key] = one
