@@ -12,7 +12,8 @@ the env find it sensible). A caption is as near to a goal as the nearest of its 
 What is measured: the encoder as it is; whole captions in place of clauses; without "you see"; without numbers and
 directions; goals worded as captions ("you see a red ball"); the mean of clauses and that of goals subtracted, or one
 mean of both; directions of little spread stretched (whitening, 32 directions); other pooling. Means and directions are
-measured on captions of another seed. `hash` is measured beside it, its words weighed on the same captions.
+measured on captions of another seed. `hash` is measured beside it, its words weighed on the same captions; with
+--quick it alone, which needs no model.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--encoder", default="minilm", help="minilm or hf:PATH")
     args = parser.parse_args()
-    encoder, seeds, most = fit_encoder(args.encoder), range(1, 2 if args.quick else 6), 20 if args.quick else 50
+    seeds, most = range(1, 2 if args.quick else 6), 20 if args.quick else 50
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
         "whole captions": {"whole": True},
@@ -179,7 +180,10 @@ def main() -> None:
         "inner tokens, without means": {"pool": "inner", "fit": without_mean},
         "hash": {"hash": True},
     }
-    pools = pooled(encoder)
+    if args.quick:
+        variants = {"hash": variants["hash"]}
+    encoder: Any = None if args.quick else fit_encoder(args.encoder)
+    pools = {} if args.quick else pooled(encoder)
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, collect in (("babyai", babyai), ("crafter", crafter)):
         for seed in seeds:

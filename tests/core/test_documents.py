@@ -371,7 +371,7 @@ def test_a_sealed_report_of_a_potential_with_odd_values_is_read_or_refused(
         write(path, name, document)
         refused_or(lambda: doubts_of(Run.open(path)))
         chain = follow([path])
-        samples.potential(chain, chain.of("train-rm")[0], drawn=False)
+        samples.potential(chain, chain.of("train-rm")[0], with_strips=False)
 
     tried()
     write(path, name, json.loads(whole))

@@ -167,7 +167,7 @@ class Opened(NamedTuple):
     Attributes:
         made: the train-rm run.
         potential: Φ, with the published defects that are its own.
-        psi: its advice Ψ on actions, None where it has none.
+        psi: its advice Ψ on actions; None where it has none, or the form of shaping takes none.
         trust: the factor of Φ and Ψ (`--trust`), and why it is that.
     """
 
@@ -267,7 +267,8 @@ def open_potential(
     defective = with_defects(potential, defects)
     if defective is not potential:
         stack.callback(defective.close)
-    return Opened(made, defective, advice.load(artefact.folder, artefact.settings), trust)
+    psi = advice.load(artefact.folder, artefact.settings) if settings.shaping in ADVISED else None
+    return Opened(made, defective, psi, trust)
 
 
 def shaped_trainee(

@@ -122,7 +122,7 @@ class Worded:
         return self.words(mission) if self._each else mission
 
     def _names(self, env_spec: EnvSpec) -> tuple[str, ...]:
-        said = _SAID if env_spec.family == "babyai" else {}  # elsewhere left may be a step, and no turn
+        said = _SAID if "forward" in env_spec.action_names else {}  # elsewhere left may be a step, and no turn
         plain = [said.get(name, name.replace("_", " ")) for name in env_spec.action_names]
         names: Sequence[str] = self.wording.actions or plain
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names
