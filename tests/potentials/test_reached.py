@@ -9,6 +9,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset
 from bkrl.envs import memory_of
 from bkrl.potentials.goal.reached import Reached, measure
+from bkrl.potentials.kinds import Shuffle
 from bkrl.runs.samples import SAMPLES
 from bkrl.text.encoders import fit_encoder
 
@@ -65,10 +66,10 @@ def test_a_control_draws_as_many_fields_whatever_the_goals_mean() -> None:
     data = Dataset.open(SAMPLES / "data-minigrid")
     names = memory_of(data.env_id).names  # type: ignore[union-attr]
     encoder = fit_encoder("hash", GOALS)
-    drawn = [measure(GOALS, encoder, data, names, shuffle).fields for shuffle in range(30)]
+    drawn = [measure(GOALS, encoder, data, names, Shuffle(seed)).fields for seed in range(30)]
     assert all(len(set(fields)) == 2 and list(fields) == sorted(fields) for fields in drawn)
     assert {field for fields in drawn for field in fields} == set(range(len(names)))
-    assert drawn == [measure(GOALS[::-1], encoder, data, names, shuffle).fields for shuffle in range(30)]
+    assert drawn == [measure(GOALS[::-1], encoder, data, names, Shuffle(seed)).fields for seed in range(30)]
 
 
 def test_goals_that_memory_does_not_count_are_refused() -> None:

@@ -333,8 +333,8 @@ def test_a_program_may_be_given_its_bounds_where_the_dataset_holds_no_state_of_w
     assert not (tmp_path / "no").exists()
 
 
-def test_shuffling_a_program_and_an_unknown_encoder_are_usage_errors(labelled, tmp_path):
-    with pytest.raises(UsageError, match="no labels to shuffle"):
+def test_shuffling_a_program_without_weights_and_an_unknown_encoder_are_usage_errors(labelled, tmp_path):
+    with pytest.raises(UsageError, match="nothing to shuffle"):
         run(TrainRmConfig(labels=labelled["code"], out=tmp_path / "a", control="shuffled"), Reporter())
     with pytest.raises(UsageError, match="no encoder 'bert'"):
         run(TrainRmConfig(labels=labelled["goal"], out=tmp_path / "b", encoder="bert"), Reporter())

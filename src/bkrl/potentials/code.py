@@ -19,7 +19,8 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Reads, Windows
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
-from bkrl.potentials.kinds import Fitted, LabelledKind
+from bkrl.llm.rules.proposals import WEIGHT
+from bkrl.potentials.kinds import Fitted, LabelledKind, Shuffle, permuted
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
 from bkrl.sandbox.check import parameters
@@ -138,17 +139,22 @@ class Program:
         return Fitted("code", raw, self.dataset, {**self.facts, "sandbox": raw.sandbox.level})
 
 
-def read(labels: Run, dataset: Dataset, *, shuffle: int | None, bounds: str = "") -> Program:
+def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, bounds: str = "") -> Program:
     """The chosen program of a label run; `bounds`: its lowest and highest value, as LO,HI (as it was measured: "")."""
-    if shuffle is not None:
-        raise UsageError(
-            "A program has no labels to shuffle; use --control random or zero, or labels of another variant."
-        )
     rows = [row for row in labels_of(labels) if row["chosen"]]
     if len(rows) != 1:
         raise InputError(f"{labels.path} has no chosen program; label again.")
     facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
     program = str(rows[0]["program"])
+    if shuffle is not None:
+        weights = [float(part[2]) for part in WEIGHT.finditer(program)]
+        if len(set(weights)) < 2:
+            raise UsageError(
+                f"The program of {labels.path} is no sum of parts with different weights, so there is nothing to "
+                "shuffle; use --control random or zero, or labels of another variant."
+            )
+        dealt = iter(permuted(len(weights), shuffle))
+        program = WEIGHT.sub(lambda part: f"{part[1]}{weights[next(dealt)]}{part[3]}", program)
     scale = _bounds(bounds)
     return Program(program, dataset, facts, mission_words(labels, dataset), memory_names(labels, dataset), scale)
 

@@ -79,6 +79,15 @@ class TrainRmConfig:
             pooled=True,
         ),
     ] = "none"
+    shuffled_share: Annotated[
+        float,
+        Flag(
+            "deal out anew this share of what labels say alone: a dial of noise (0.4 flips a fifth of the preferences)",
+            least=0,
+            most=1,
+            only=(Only("--control shuffled", lambda c: c.control == "shuffled"),),
+        ),
+    ] = 1.0
     part: Annotated[
         Literal["whole", "state", "rest"],
         Flag(

@@ -74,9 +74,9 @@ class MadeKind(Kind):
     """One that train-rm makes.
 
     Attributes:
-        read: `read(labels, dataset, shuffle=…, **settings)` → what it is made from; `shuffle` is the seed to permute
-            labels by, None to leave them as they are. InputError where no potential can be made of them, UsageError for
-            a setting that this kind cannot have.
+        read: `read(labels, dataset, shuffle=…, **settings)` → what it is made from; `shuffle`: None to leave the labels
+            as they are. InputError where no potential can be made of them, UsageError for a setting that this kind
+            cannot have.
         settings: the settings of train-rm that `read` takes.
     """
 
@@ -97,11 +97,27 @@ class LabelledKind(MadeKind):
     horizon: Callable[[Run], int]
 
 
-def permuted(count: int, seed: int) -> NDArray[np.int64]:
-    """The order in which `count` labels are dealt out anew: their distribution stays, what they say is gone."""
+class Shuffle(NamedTuple):
+    """How labels are dealt out anew: by this seed, and this share of them alone."""
+
+    seed: int
+    share: float = 1.0
+
+
+def permuted(count: int, shuffle: Shuffle) -> NDArray[np.int64]:
+    """The order in which `count` labels are dealt out anew: their distribution stays, what they say is gone. Of one
+    seed a larger share holds the labels of a smaller one.
+    """
+    import numpy as np
+
     from bkrl.core.seeds import generator
 
-    return generator(seed, "control", "shuffled").permutation(count)
+    order = generator(shuffle.seed, "control", "shuffled").permutation(count)
+    if shuffle.share >= 1:
+        return order
+    dealt, moved = np.arange(count), order[: round(shuffle.share * count)]
+    dealt[np.sort(moved)] = moved
+    return dealt
 
 
 def kinds() -> list[str]:

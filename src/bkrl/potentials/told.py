@@ -17,18 +17,22 @@ from bkrl.labelers.material import env_card
 from bkrl.llm.choose import Chooser, settled
 from bkrl.llm.session import AskSession
 from bkrl.potentials.advice import Record
+from bkrl.potentials.kinds import Shuffle, permuted
 
 MOST_ROWS = 100_000
 """At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
 
 
-def told_by(session: AskSession, dataset: Dataset, captions: int) -> tuple[Record, NDArray[np.float64], dict[str, Any]]:
+def told_by(
+    session: AskSession, dataset: Dataset, captions: int, shuffle: Shuffle | None = None
+) -> tuple[Record, NDArray[np.float64], dict[str, Any]]:
     """The R rows that have captions with an answer, (R, A) log-probabilities of the actions there, and plain facts.
 
     Args:
         session: who is asked.
         dataset: of experience.
         captions: most captions that are asked about.
+        shuffle: of a control: answers are dealt out anew among the captions.
 
     Raises:
         RunFailed: no answer can be used.
@@ -43,7 +47,8 @@ def told_by(session: AskSession, dataset: Dataset, captions: int) -> tuple[Recor
     if not agree.any():
         raise RunFailed("Not one usable answer about actions came back; ask another model.")
     place = np.full(len(dataset.caption_texts), -1)
-    place[asked[agree]] = np.flatnonzero(agree)
+    usable = np.flatnonzero(agree)
+    place[asked[agree]] = usable if shuffle is None else usable[permuted(len(usable), shuffle)]
     rows = np.flatnonzero(place[of_row] >= 0)
     facts = {
         "captions": len(asked),

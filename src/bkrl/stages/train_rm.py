@@ -23,7 +23,7 @@ from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.config import TrainRmConfig
-from bkrl.potentials.kinds import UNLABELLED, Material, made_from
+from bkrl.potentials.kinds import UNLABELLED, Material, Shuffle, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.potentials.told import told_by
@@ -47,8 +47,8 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
 def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     labels = Run.open(config.labels, ("label", "collect") if config.advice else "label")
     labelled = labels.stage == "label"
-    if not labelled and (config.control != "none" or config.part != "whole"):
-        raise UsageError("Of a collect run only advice is made; leave out --control and --part.")
+    if not labelled and (config.control not in ("none", "shuffled") or config.part != "whole"):
+        raise UsageError("Of a collect run only advice is made; leave out --control (but shuffled) and --part.")
     source = dataset_at(labels, config.dataset) if labelled else config.labels
     control, seed = config.control, config.seed
     kind = made_from(labels, control) if labelled else None
@@ -56,13 +56,14 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     material: Material | None = None
     if config.part != "whole" and control in ("zero", "constant"):
         raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
+    shuffle = Shuffle(seed, config.shuffled_share) if control == "shuffled" else None
     if to_do(config):
         torch.set_num_threads(config.threads)
         session = _annotator(config, stack)
         if kind is not None:
             dataset = dataset_of(labels, source)
             settings = {name: vars(config)[name] for name in kind.settings}
-            material = kind.read(labels, dataset, shuffle=seed if control == "shuffled" else None, **settings)
+            material = kind.read(labels, dataset, shuffle=shuffle, **settings)
         else:
             dataset = Dataset.open(source)
             material = controls.Unlabelled("zero", dataset, lambda seed: controls.Zero(1))
@@ -77,7 +78,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     told, answers = None, dict[str, Any]()
     if session is not None:
         session.keep_account(result.path)
-        record, wanted, answers = told_by(session, dataset, config.advice_captions)
+        record, wanted, answers = told_by(session, dataset, config.advice_captions, shuffle)
         told, answers = (record, wanted), {"asked": {"llm": config.advice, **answers, "usage": session.facts()}}
     fitted = material.fit(seed, reporter)
     same = control == "constant"

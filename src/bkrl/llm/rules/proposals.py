@@ -11,7 +11,8 @@ from collections.abc import Sequence
 FACTORS = (2.0, 0.5, 0.0)
 """By which a part's weight is multiplied."""
 _SUM = "sum(parts.values())"
-_PART = re.compile(r"""(["']\w+["']: \(?)(-?\d+\.\d+)( \* |, )""")
+WEIGHT = re.compile(r"""(["']\w+["'](?:: \(?|\] = )|rest = rest \+ )(-?\d+\.\d+)( \* |, )""")
+"""The weight of a part of a program, with what stands before and behind it."""
 
 
 def proposed(programs: Sequence[str], given: str, number: int) -> str:
@@ -29,7 +30,7 @@ def proposed(programs: Sequence[str], given: str, number: int) -> str:
 
 def varied(program: str, number: int) -> str:
     """The program with one weight changed; the same where its value is no sum of weighted parts."""
-    parts = list(_PART.finditer(program)) if _SUM in program else []
+    parts = list(WEIGHT.finditer(program)) if _SUM in program else []
     if not parts:
         return program
     part = parts[(zlib.crc32(program.strip().encode()) + number) % len(parts)]

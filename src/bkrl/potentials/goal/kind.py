@@ -18,7 +18,7 @@ from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.goal import HORIZON, TOP, GoalIndex, GoalRaw, load
 from bkrl.potentials.goal.reached import measure
 from bkrl.potentials.goal.texts import Texts, clauses, on_grid
-from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
+from bkrl.potentials.kinds import Fitted, LabelledKind, Shuffle, permuted
 from bkrl.runs.record import Run
 from bkrl.text.encoders import TextEncoder, fit_encoder
 
@@ -37,7 +37,7 @@ class Suggestions:
         said: distinct clauses of the dataset's captions.
         reads_missions: whether moments are told apart by their missions, too.
         memory: fields of the memory of episodes, where it is read.
-        shuffle: seed of a control, see `measure`.
+        shuffle: of a control, see `measure`.
     """
 
     dataset: Dataset
@@ -48,7 +48,7 @@ class Suggestions:
     said: int
     reads_missions: bool = False
     memory: tuple[str, ...] = ()
-    shuffle: int | None = None
+    shuffle: Shuffle | None = None
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Make the index, and measure the threshold."""
@@ -84,7 +84,7 @@ class Suggestions:
         return Fitted("goal", raw, data, {**counts, **asdict(found), "reached": reached.names})
 
 
-def read(labels: Run, dataset: Dataset, *, shuffle: int | None, encoder: str) -> Suggestions:
+def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, encoder: str) -> Suggestions:
     """The goals of a label run, and an encoder for them and the dataset's captions.
 
     Raises:

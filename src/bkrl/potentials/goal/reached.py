@@ -16,7 +16,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset
 from bkrl.envs import memory_of
 from bkrl.potentials.goal.texts import cosines, on_grid
-from bkrl.potentials.kinds import permuted
+from bkrl.potentials.kinds import Shuffle, permuted
 from bkrl.text.encoders import TextEncoder
 
 ALIKE = 0.5
@@ -57,7 +57,7 @@ class Reached:
 
 
 def measure(
-    goals: Sequence[str], encoder: TextEncoder, dataset: Dataset, names: tuple[str, ...], shuffle: int | None = None
+    goals: Sequence[str], encoder: TextEncoder, dataset: Dataset, names: tuple[str, ...], shuffle: Shuffle | None = None
 ) -> Reached:
     """What memory counts of the goals, and how far the dataset's episodes came.
 
@@ -68,7 +68,7 @@ def measure(
         encoder: of them.
         dataset: its episodes, with their memory.
         names: (M,) of the fields of the memory.
-        shuffle: seed of a control: as many fields, drawn from all of them, in the place of those that goals mean.
+        shuffle: of a control: its share of the fields that goals mean is replaced by as many, drawn from all others.
 
     Raises:
         InputError: memory counts none of the goals.
@@ -84,7 +84,9 @@ def measure(
             f"({', '.join(memory.goals)}); label again without --with-memory."
         )
     if shuffle is not None:
-        meant = set(permuted(len(names), shuffle)[: len(meant)].tolist())
+        drawn = permuted(len(names), Shuffle(shuffle.seed)).tolist()
+        kept = [one for one in drawn if one in meant][: len(meant) - round(shuffle.share * len(meant))]
+        meant = {*kept, *[one for one in drawn if one not in kept][: len(meant) - len(kept)]}
     counts = dataset.memory[dataset.first_row + dataset.lengths]
     fields = tuple(sorted(meant))
     half = tuple(float(np.median(done)) if len(done := counts[counts[:, one] > 0, one]) else 1.0 for one in fields)

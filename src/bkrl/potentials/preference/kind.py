@@ -15,7 +15,7 @@ from bkrl.envs.family import EnvSpec
 from bkrl.envs.symbols import Symbols
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
-from bkrl.potentials.kinds import Fitted, LabelledKind, permuted
+from bkrl.potentials.kinds import Fitted, LabelledKind, Shuffle, permuted
 from bkrl.potentials.preference import load
 from bkrl.potentials.preference.fit import Fit, Pairs, enough, fit
 from bkrl.potentials.preference.net import NetConfig
@@ -35,7 +35,8 @@ class Preferences:
         pairs: those that count.
         net: sizes of a network.
         ensemble: networks to train; epochs: most passes of each.
-        disputed: where pairs were left out because their answers disagree: {min_agreement, pairs_left_out}.
+        facts: min_agreement, pairs_left_out: where answers that disagree were left out; labels_kept: of a shuffled
+            control, the share of pairs whose label still prefers the same one (a tie is half).
         words: of missions, memory: fields of the memory of episodes, where they are read.
     """
 
@@ -44,17 +45,16 @@ class Preferences:
     net: NetConfig
     ensemble: int
     epochs: int
-    disputed: Mapping[str, Any]
+    facts: Mapping[str, Any]
     words: MissionWords | None = None
     memory: tuple[str, ...] = ()
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """Train the networks."""
-        if self.disputed:
-            left_out = self.disputed["pairs_left_out"]
+        if (left_out := self.facts.get("pairs_left_out")) is not None:
             reporter.say(
                 f"{left_out:,} of {left_out + len(self.pairs):,} labelled pairs are left out: the share of their "
-                f"commonest answer is below {self.disputed['min_agreement']:g}."
+                f"commonest answer is below {self.facts['min_agreement']:g}."
             )
         with reporter.progress("train preference network", self.epochs * self.ensemble, "epochs") as update:
             raw, found = fit(
@@ -69,11 +69,11 @@ class Preferences:
             )
         for sentence in _sentences(found, self.epochs):
             reporter.say(sentence)
-        return Fitted("preference", raw, self.dataset, {**asdict(found), **self.disputed})
+        return Fitted("preference", raw, self.dataset, {**asdict(found), **self.facts})
 
 
 def read(
-    labels: Run, dataset: Dataset, *, shuffle: int | None, ensemble: int, epochs: int, min_agreement: float
+    labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, ensemble: int, epochs: int, min_agreement: float
 ) -> Preferences:
     """The labelled pairs of a run, without those of whose answers less than `min_agreement` agree."""
     rows = [(row, agreement) for row in labels_of(labels) if (agreement := agreement_of(row)) is not None]
@@ -94,15 +94,18 @@ def read(
         for side in ("a", "b")
     )
     values = np.array([row["label"] for row in kept], np.float64)
+    facts: dict[str, Any] = {}
     if shuffle is not None:
-        values = values[permuted(len(values), shuffle)]
+        said, values = values, values[permuted(len(values), shuffle)]
+        facts["labels_kept"] = float(1 - np.abs(np.sign(said - 0.5) - np.sign(values - 0.5)).mean() / 2)
     episodes = np.array([(row["a_episode_id"], row["b_episode_id"]) for row in kept], np.int64)
     pairs = Pairs(a, b, values, episodes)
     enough(pairs)
-    disputed = {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)} if min_agreement > 0 else {}
+    if min_agreement > 0:
+        facts |= {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)}
     words, memory = mission_words(labels, dataset), memory_names(labels, dataset)
     net = net_config(dataset, length, words, len(memory))
-    return Preferences(dataset, pairs, net, ensemble, epochs, disputed, words, memory)
+    return Preferences(dataset, pairs, net, ensemble, epochs, facts, words, memory)
 
 
 def horizon(labels: Run) -> int:

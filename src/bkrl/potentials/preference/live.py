@@ -14,7 +14,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs.family import EnvSpec
 from bkrl.labelers.live import LiveComparisons
-from bkrl.potentials.kinds import permuted
+from bkrl.potentials.kinds import Shuffle, permuted
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference.fit import Pairs, fit
 from bkrl.potentials.preference.kind import net_config
@@ -90,7 +90,7 @@ class LivePreferences:
         seed = derive_seed(self.seed, "live", self.fits)
         labels = asked.labels[usable]
         if self.shuffled:
-            labels = labels[permuted(len(labels), seed)]
+            labels = labels[permuted(len(labels), Shuffle(seed))]
         pairs = Pairs(asked.a[usable], asked.b[usable], labels, np.repeat(asked.groups[usable, None], 2, axis=1))
         try:
             raw, found = fit(pairs, self.config, seed=seed, epochs=self.epochs)
