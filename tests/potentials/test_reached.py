@@ -76,3 +76,15 @@ def test_goals_that_memory_does_not_count_are_refused() -> None:
     data = Dataset.open(SAMPLES / "data-minigrid")
     with pytest.raises(InputError, match="None of the 2 goals .* pick up a key"):
         measure(["win the game", "be good"], fit_encoder("hash", ["x"]), data, memory_of(data.env_id).names)  # type: ignore[union-attr]
+
+
+def test_a_share_of_the_control_keeps_the_rest_of_the_fields_that_goals_mean() -> None:
+    data = Dataset.open(SAMPLES / "data-minigrid")
+    names = memory_of(data.env_id).names  # type: ignore[union-attr]
+    encoder = fit_encoder("hash", GOALS)
+    meant = set(measure(GOALS, encoder, data, names).fields)
+    for seed in range(10):
+        assert set(measure(GOALS, encoder, data, names, Shuffle(seed, 0.0)).fields) == meant
+        half = set(measure(GOALS, encoder, data, names, Shuffle(seed, 0.5)).fields)
+        assert len(half & meant) >= len(meant) - 1
+        assert len(half) == len(meant)

@@ -26,8 +26,10 @@ from bkrl.inspect.certificate import CERTIFICATE
 from bkrl.inspect.report import REPORT
 from bkrl.labelers.agreement import share
 from bkrl.labelers.config import LabelConfig
+from bkrl.llm.rules.proposals import WEIGHT
 from bkrl.potentials import advice, load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
+from bkrl.potentials.kinds import Shuffle, permuted
 from bkrl.runs.record import Run, sealed
 from bkrl.stages.train_rm import run
 from tests.core.test_documents import write
@@ -331,6 +333,36 @@ def test_a_program_may_be_given_its_bounds_where_the_dataset_holds_no_state_of_w
         with pytest.raises(UsageError, match="--bounds are two numbers, the smaller one first"):
             run(TrainRmConfig(labels=labels, out=tmp_path / "no", bounds=wrong), Reporter())
     assert not (tmp_path / "no").exists()
+
+
+def test_a_share_of_the_labels_is_dealt_out_anew(labelled, tmp_path):
+    orders = [permuted(1000, Shuffle(3, part)) for part in (0.0, 0.2, 0.4, 1.0)]
+    moved = [np.flatnonzero(order != np.arange(1000)) for order in orders]
+    assert [len(one) for one in moved] == pytest.approx([0, 200, 400, 1000], abs=5)
+    assert len(np.setdiff1d(moved[1], moved[2])) <= 2, "a larger share holds a smaller one"
+    assert all(sorted(order) == list(range(1000)) for order in orders)
+    kept = []
+    for part in (0.4, 1.0):
+        config = TrainRmConfig(
+            labels=labelled["pref"], out=tmp_path / f"{part}", control="shuffled", shuffled_share=part, epochs=1
+        )
+        kept.append(run(config, Reporter()).facts["training"]["labels_kept"])
+    assert kept == pytest.approx([0.8, 0.5], abs=0.06)
+
+
+def test_weights_of_a_program_change_places(data, tmp_path):
+    sums = """def potential(observations, actions, valid):
+    now = observations[:, -1].astype(float)
+    parts = {"a": 0.6 * now[:, 0], "b": 0.3 * now[:, 0] % 5}
+    parts["c"] = 0.1 * (now[:, 0] > 2)  # c: rated 1.00
+    return sum(parts.values()), parts
+"""
+    path = program_labels(tmp_path / "labels", data, sums)
+    config = TrainRmConfig(labels=path, out=tmp_path / "rm", control="shuffled", seed=2)
+    program = run(config, Reporter()).file("program.py").read_text()
+    weights = [float(one[2]) for one in WEIGHT.finditer(program)]
+    assert sorted(weights) == [0.1, 0.3, 0.6] != weights[::-1]
+    assert WEIGHT.sub("", program) == WEIGHT.sub("", sums)
 
 
 def test_shuffling_a_program_without_weights_and_an_unknown_encoder_are_usage_errors(labelled, tmp_path):
