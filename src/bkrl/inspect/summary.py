@@ -1,6 +1,7 @@
 """What stands out among all that is measured of a potential: the figures and sentences of the potential report."""
 
 from bkrl.core.reporter import percent, percents
+from bkrl.inspect.failures import Failures
 from bkrl.inspect.quality import SEGMENT
 from bkrl.inspect.report import Report
 from bkrl.inspect.worth import LevelsWorth, Worth
@@ -10,6 +11,7 @@ class Quality(Report):
     """A potential's report, with what it is worth against the truth, and what stands out."""
 
     worth: Worth
+    failures: Failures
     summary: str
     doubts: list[str]
 
@@ -28,7 +30,7 @@ def headline_figures(quality: Quality) -> dict[str, float | str | None]:
     }
 
 
-def summary(report: Report, worth: Worth) -> str:
+def summary(report: Report, worth: Worth, failures: Failures) -> str:
     """What stands out, in two or three sentences."""
     small, paper = worth["small"], worth["paper"]
     said = []
@@ -53,6 +55,13 @@ def summary(report: Report, worth: Worth) -> str:
         said.append("Φ is constant: it shapes nothing.")
     else:
         said.append(f"It differs from its commonest value in {percent(report['coverage'])} of windows.")
+    said += [f"Failure, {name}: {text}." for name, text in failures["found"].items()]
+    if plan := failures["plan"]:
+        knows = f"Of {len(plan['needed'])} sub-goals that the task needs Φ rises at {len(plan['covered'])}"
+        missing = [one for one in plan["needed"] if one not in plan["covered"]]
+        knows += f" (not at {', '.join(missing)})" if missing else ""
+        more = ", ".join(plan["superfluous"])
+        said.append(knows + (f", and at {more}, which solved episodes seldom hold." if more else "."))
     return " ".join(said)
 
 

@@ -12,6 +12,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.inspect.certificate import Certificate, certify
+from bkrl.inspect.failures import failures
 from bkrl.inspect.quality import describe, disagreement
 from bkrl.inspect.report import Report, doubts
 from bkrl.inspect.summary import Quality, headline_figures, summary
@@ -75,7 +76,9 @@ def run(
                 drawn[name] = strips(phi, data)
                 update(2 * number + 1, f"{name} on solved levels")
                 worth = measure(phi, phi.artefact.env_family, layouts)
-                found: Quality = {**report, "worth": worth, "summary": summary(report, worth), "doubts": doubts(report)}
+                bad = failures(phi, data, report)
+                said = summary(report, worth, bad)
+                found: Quality = {**report, "worth": worth, "failures": bad, "summary": said, "doubts": doubts(report)}
                 qualities[name] = found
                 update(2 * number + 2)
         between = disagreement(potentials, data) if len(names) > 1 else None

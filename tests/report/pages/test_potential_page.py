@@ -92,7 +92,7 @@ def test_two_shares_of_the_dataset_are_told_apart() -> None:
     """67 % of one thing stood above a table that had 20.1 % of another under nearly the same name."""
     segments = {"above": 0.67, "low": 0.6, "high": 0.7, "solved": 20, "failed": 20}
     report = {"ordering": 0.201, "segments": segments, "coverage": 0.5, "env_id": "MiniGrid-DoorKey-6x6-v0"}
-    told = summary.summary(report, {"small": None, "paper": None, "note": ""})
+    told = summary.summary(report, {"small": None, "paper": None, "note": ""}, {"found": {}, "plan": None})
     assert "On the dataset (MiniGrid-DoorKey-6x6-v0), the end of a solved episode lies above other windows 20 %" in told
     assert "The last 10 moments before success lie above 10 moments of failed episodes 67 % of the time" in told
 
