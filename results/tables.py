@@ -3,10 +3,13 @@
 python results/tables.py times RUN … [--threshold 0.9]     # how soon agents succeed, in steps of their own
 python results/tables.py levels RUN … --at STEPS …         # success of each agent in each env after so many steps
 python results/tables.py conditions RUN …                  # `evaluate --conditions`, a row for each agent and condition
+python results/tables.py answers LABEL …                   # label runs: how good answers are, before anything is made of them
+python results/tables.py potentials RM …                    # train-rm runs: what came of labels, before anything is trained with them
 python results/tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
 
 A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
-a train-rs run or, in `conditions`, an evaluate run. Runs of one env and one agent are one row of `times` and one cell of `levels`.
+a train-rs run, in `conditions` an evaluate run, in `answers` a label run and in `potentials` a train-rm run.
+Runs of one env and one agent are one row of `times` and one cell of `levels`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from bkrl.core.errors import BkrlError, InputError
-from bkrl.core.reporter import percent
+from bkrl.core.reporter import percent, percents
+from bkrl.inspect.report import report_of
 from bkrl.report.costs import loop_seconds
 from bkrl.runs.record import Run
 from bkrl.stats.curves import series_of
@@ -126,6 +130,65 @@ def ends(runs: Sequence[Run], measure: str) -> list[str]:
     return lines
 
 
+def answers(runs: Sequence[Run]) -> list[str]:
+    """One row for each label run: who answered what, at what cost, and how often as the rules annotator and as exact
+    values say (95 % intervals, n; "–" where it was not compared).
+    """
+    lines = _head(["env", "kind", "annotator", "questions", "tokens", "as the rules say", "as exact values say"])
+    for run in runs:
+        quality, used = run.facts.get("quality", {}), run.facts.get("usage", {})
+        tokens = used.get("prompt_tokens", 0) + used.get("completion_tokens", 0)
+        found = [quality.get(name) for name in ("agreement_with_rules", "exact_accuracy")]
+        rates = [
+            f"{_rate(one['rate'], one['low'], one['high'])}, n = {one['n']}" if one and one["n"] else "–"
+            for one in found
+        ]
+        who = str(run.facts.get("llm")).removeprefix("local:").removeprefix("replay:sample:")
+        cells = [f"`{run.facts['env_id']}`", str(run.facts["variant"]), f"`{who}`", f"{used.get('requests', 0):,}"]
+        lines.append(_line([*cells, f"{tokens:,}" if tokens else "–", *rates]))
+    return lines
+
+
+def potentials(runs: Sequence[Run]) -> list[str]:
+    """One row for each potential: what its labels still say, what its network learnt of them, and where Φ is high
+    (95 % intervals; "–" where it was not measured).
+    """
+    header = [
+        "env",
+        "annotator",
+        "control",
+        "labels kept",
+        "pairs",
+        "unseen pairs in order",
+        "ends in success above other windows",
+    ]
+    lines = _head([*header, "moments before success above failed ones"])
+    for run in runs:
+        trained, report = run.facts["training"], report_of(run) or {}
+        above = report.get("segments") or {}
+        who = str(run.facts.get("llm")).removeprefix("local:").removeprefix("replay:sample:")
+        kept, ordering = trained.get("labels_kept"), report.get("ordering")
+        pairs = sum(trained.get(f"pairs_{part}", 0) for part in ("train", "validation", "test"))
+        cells = [
+            f"`{run.facts['env_id']}`",
+            f"`{who}`",
+            run.facts["control"],
+            "–" if kept is None else percent(kept),
+            f"{pairs:,}",
+        ]
+        cells.append(_rate(trained.get("accuracy"), trained.get("accuracy_low"), trained.get("accuracy_high")))
+        cells += [
+            "–" if ordering is None else percent(ordering),
+            _rate(above.get("above"), above.get("low"), above.get("high")),
+        ]
+        lines.append(_line(cells))
+    return lines
+
+
+def _rate(rate: float | None, low: float | None, high: float | None) -> str:
+    return "–" if rate is None or low is None or high is None else f"{percent(rate)} ({percents(low, high)})"
+
+
 def _share(found: Sequence[float]) -> str:
     """The mean of a share, with its interval where one is known."""
     mean = t_interval(np.array(found))
@@ -160,7 +223,7 @@ def _line(cells: Sequence[str]) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["times", "levels", "conditions", "ends"])
+    parser.add_argument("table", choices=["times", "levels", "conditions", "answers", "potentials", "ends"])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
     parser.add_argument("--at", type=int, nargs="*", default=[], help="steps after which `levels` shows success")
@@ -169,11 +232,14 @@ def main() -> int:
     if given.table == "levels" and not given.at:
         parser.error("levels needs --at: the steps after which success is shown")
     try:
-        runs = [Run.open(path, "evaluate" if given.table == "conditions" else "train-rs") for path in given.runs]
+        stage = {"conditions": "evaluate", "answers": "label", "potentials": "train-rm"}.get(given.table, "train-rs")
+        runs = [Run.open(path, stage) for path in given.runs]
         tables = {
             "times": lambda: times(runs, given.threshold),
             "levels": lambda: levels(runs, given.at),
             "conditions": lambda: conditions(runs),
+            "answers": lambda: answers(runs),
+            "potentials": lambda: potentials(runs),
             "ends": lambda: ends(runs, given.measure),
         }
         lines = tables[given.table]()

@@ -9,6 +9,8 @@ import pytest
 
 from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
+from bkrl.labelers.config import LabelConfig
+from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run
 
 _SPEC = spec_from_file_location("result_tables", Path(__file__).parents[1] / "results" / "tables.py")
@@ -63,6 +65,28 @@ def test_rows_that_two_evaluations_share_stand_there_once(tmp_path: Path):
     assert tables.conditions(runs) == [
         "| agent | success |", "|---|---|", "| a | 50 % |", "| bot | 100 % |", "| b | 50 % |",
     ]  # fmt: skip
+
+
+def test_answers_and_what_came_of_them_have_a_row_for_each_run(tmp_path: Path):
+    """Rates that were not measured are no figures."""
+    labels = Run.create(tmp_path / "label", stage="label", config=LabelConfig(dataset=tmp_path))
+    rate = {"rate": 0.4, "low": 0.31, "high": 0.5, "n": 90}
+    usage = {"requests": 1400, "prompt_tokens": 2000, "completion_tokens": 5}
+    labels.finish([], env_id="E", variant="pref", llm="local:m", usage=usage, quality={"agreement_with_rules": rate})
+    opened = Run.open(labels.path, "label")
+    assert tables.answers([opened])[2] == "| `E` | pref | `m` | 1,400 | 2,005 | 40 % (31 to 50 %), n = 90 | – |"
+    made = Run.create(tmp_path / "rm", stage="train-rm", config=TrainRmConfig(labels=tmp_path))
+    trained = {
+        "labels_kept": 0.8,
+        "pairs_train": 8,
+        "pairs_test": 2,
+        "accuracy": 0.7,
+        "accuracy_low": 0.6,
+        "accuracy_high": 0.75,
+    }
+    made.finish([], env_id="E", llm="rules", control="shuffled", training=trained)
+    row = tables.potentials([Run.open(made.path, "train-rm")])[2]
+    assert row == "| `E` | `rules` | shuffled | 80 % | 10 | 70 % (60 to 75 %) | – | – |"
 
 
 def test_the_entries_of_a_study_stand_by_their_names_and_envs_side_by_side(tmp_path: Path):

@@ -1,7 +1,5 @@
 """The failures that a potential report names before anything is trained, of potentials known to be bad or good."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
