@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bkrl.core.errors import BkrlError, InputError
-from bkrl.core.reporter import percent, percents
+from bkrl.core.reporter import percent
 from bkrl.inspect.report import report_of
 from bkrl.report.costs import loop_seconds
 from bkrl.runs.record import Run
@@ -153,40 +153,26 @@ def potentials(runs: Sequence[Run]) -> list[str]:
     """One row for each potential: what its labels still say, what its network learnt of them, and where Φ is high
     (95 % intervals; "–" where it was not measured).
     """
-    header = [
-        "env",
-        "annotator",
-        "control",
-        "labels kept",
-        "pairs",
-        "unseen pairs in order",
-        "ends in success above other windows",
-    ]
-    lines = _head([*header, "moments before success above failed ones"])
+    header = ["annotator", "control", "labels kept", "pairs", "unseen pairs in order", "ends in success above"]
+    lines = _head([*header, "moments before success above", "env"])
     for run in runs:
         trained, report = run.facts["training"], report_of(run) or {}
-        above = report.get("segments") or {}
+        above, ordering = report.get("segments") or {}, report.get("ordering")
         who = str(run.facts.get("llm")).removeprefix("local:").removeprefix("replay:sample:")
-        kept, ordering = trained.get("labels_kept"), report.get("ordering")
         pairs = sum(trained.get(f"pairs_{part}", 0) for part in ("train", "validation", "test"))
-        cells = [
-            f"`{run.facts['env_id']}`",
-            f"`{who}`",
-            run.facts["control"],
-            "–" if kept is None else percent(kept),
-            f"{pairs:,}",
-        ]
+        kept = percent(trained["labels_kept"]) if "labels_kept" in trained else "all"
+        cells = [f"`{who}`", run.facts["control"], kept, f"{pairs:,}"]
         cells.append(_rate(trained.get("accuracy"), trained.get("accuracy_low"), trained.get("accuracy_high")))
-        cells += [
-            "–" if ordering is None else percent(ordering),
-            _rate(above.get("above"), above.get("low"), above.get("high")),
-        ]
+        cells.append("–" if ordering is None else percent(ordering))
+        cells += [_rate(above.get("above"), above.get("low"), above.get("high")), f"`{run.facts['env_id']}`"]
         lines.append(_line(cells))
     return lines
 
 
 def _rate(rate: float | None, low: float | None, high: float | None) -> str:
-    return "–" if rate is None or low is None or high is None else f"{percent(rate)} ({percents(low, high)})"
+    return (
+        "–" if rate is None or low is None or high is None else f"{percent(rate)} ({100 * low:.0f} to {100 * high:.0f})"
+    )
 
 
 def _share(found: Sequence[float]) -> str:

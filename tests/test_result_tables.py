@@ -74,7 +74,7 @@ def test_answers_and_what_came_of_them_have_a_row_for_each_run(tmp_path: Path):
     usage = {"requests": 1400, "prompt_tokens": 2000, "completion_tokens": 5}
     labels.finish([], env_id="E", variant="pref", llm="local:m", usage=usage, quality={"agreement_with_rules": rate})
     opened = Run.open(labels.path, "label")
-    assert tables.answers([opened])[2] == "| `E` | pref | `m` | 1,400 | 2,005 | 40 % (31 to 50 %), n = 90 | – |"
+    assert tables.answers([opened])[2] == "| `E` | pref | `m` | 1,400 | 2,005 | 40 % (31 to 50), n = 90 | – |"
     made = Run.create(tmp_path / "rm", stage="train-rm", config=TrainRmConfig(labels=tmp_path))
     trained = {
         "labels_kept": 0.8,
@@ -86,7 +86,7 @@ def test_answers_and_what_came_of_them_have_a_row_for_each_run(tmp_path: Path):
     }
     made.finish([], env_id="E", llm="rules", control="shuffled", training=trained)
     row = tables.potentials([Run.open(made.path, "train-rm")])[2]
-    assert row == "| `E` | `rules` | shuffled | 80 % | 10 | 70 % (60 to 75 %) | – | – |"
+    assert row == "| `rules` | shuffled | 80 % | 10 | 70 % (60 to 75) | – | – | `E` |"
 
 
 def test_the_entries_of_a_study_stand_by_their_names_and_envs_side_by_side(tmp_path: Path):

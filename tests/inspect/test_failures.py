@@ -10,23 +10,21 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Reads, Windows
 from bkrl.inspect.failures import Failures, failures
-from bkrl.inspect.quality import segments
 from bkrl.potentials import load_potential
 from bkrl.potentials.protocol import Potential
 from bkrl.stages.collect import run as collect
 from bkrl.stats.ranks import area_under_curve
 
-DOORKEY, PICK_UP = "MiniGrid-DoorKey-6x6-v0", "BabyAI-Text-PickUp-RedBall-S20"
-NEEDED = {"keys_picked_up", "doors_unlocked"}
+NEEDED = {"doors_opened", "doors_unlocked"}
+"""Keys are picked up in 97 % of the failed episodes, too."""
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
-    """What an agent met that acts at random."""
-    root = tmp_path_factory.mktemp("played")
-    for env in (DOORKEY, PICK_UP):
-        collect(CollectConfig(env=env, explorer="random", episodes=150, out=root / env), Reporter())
-    return {env: Dataset.open(root / env) for env in (DOORKEY, PICK_UP)}
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """What an agent met in DoorKey-6x6 that acts at random; it is solved now and then."""
+    out = tmp_path_factory.mktemp("played") / "data"
+    collect(CollectConfig(env="MiniGrid-DoorKey-6x6-v0", explorer="random", episodes=150, out=out), Reporter())
+    return Dataset.open(out)
 
 
 class Counts(Potential):
@@ -50,22 +48,20 @@ def looked_for(potential: Potential, data: Dataset) -> Failures:
     ends = data.first_row[data.success] + data.lengths[data.success]
     ordering = area_under_curve(potential(data.windows(ends, potential.reads.horizon)), phi)
     coverage = float(np.ptp(phi) > 0)
-    report = {"coverage": coverage, "ordering": ordering, "segments": segments(potential, data)}
+    report = {"coverage": coverage, "ordering": ordering}
     return failures(potential, data, report)  # type: ignore[arg-type]
 
 
-def test_the_known_bad_ones_are_named(played: dict[str, Dataset]) -> None:
-    """BK-Pref with exact shaping ends at 0 % on DoorKey-6x6, and far below plain PPO in picking up (results)."""
+def test_a_potential_that_is_known_to_be_bad_is_named(data: Dataset) -> None:
+    """BK-Pref with exact shaping ends at 0 % on DoorKey-6x6, where plain PPO ends at 50 % (results/forms.md)."""
     potential = load_potential(Path("sample:bk-pref-minigrid"))
-    found = {env: looked_for(potential, data)["found"] for env, data in played.items()}
+    found = looked_for(potential, data)["found"]
     potential.close()
-    print(found)
-    assert all(found.values())
+    assert set(found) == {"misread", "weak"}
 
 
-def test_a_program_of_what_the_task_needs_has_no_failure(played: dict[str, Dataset]) -> None:
-    data = played[DOORKEY]
-    good = looked_for(Counts(data, -1.0, keys_picked_up=0.4, doors_unlocked=0.6), data)
+def test_a_program_of_what_the_task_needs_has_no_failure(data: Dataset) -> None:
+    good = looked_for(Counts(data, -1.0, keys_picked_up=0.2, doors_unlocked=0.7), data)
     assert good["found"] == {}
     assert good["plan"] is not None
     assert set(good["plan"]["needed"]) >= NEEDED
@@ -73,11 +69,13 @@ def test_a_program_of_what_the_task_needs_has_no_failure(played: dict[str, Datas
     assert good["plan"]["superfluous"] == []
 
 
-def test_each_failure_by_itself(played: dict[str, Dataset]) -> None:
-    data = played[DOORKEY]
-    assert "flooding" in looked_for(Counts(data, -1.0, cells_visited=0.01), data)["found"]
+def test_each_failure_by_itself(data: Dataset) -> None:
+    full = looked_for(Counts(data, -1.0, cells_visited=0.95), data)["found"]
+    assert full["flooding"].startswith("Φ lies above -0.1 in 9")
+    assert "flooding" not in looked_for(Counts(data, -1.0, cells_visited=0.5), data)["found"]
     against = looked_for(Counts(data, 0.0, keys_picked_up=-0.4, doors_unlocked=-0.5), data)
-    assert "'pick up a key' is reached, which the task needs" in against["found"]["misread"]
+    assert "'unlock a door' is reached, which the task needs" in against["found"]["misread"]
+    assert "weak" in against["found"]
     assert against["plan"] is not None
     assert against["plan"]["covered"] == []
     nothing = looked_for(Counts(data), data)

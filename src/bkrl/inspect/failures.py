@@ -1,10 +1,10 @@
 """What is known to spoil shaping, looked for on a dataset before anything is trained.
 
-Three failures of rewards that language models make (2605.28918), for exact shaping γΦ' − Φ with Φ = 0 at a true end:
+Three failures of rewards that language models make (2605.28918):
 
-* flooding: an episode that fails is paid no less, all in all, than one that succeeds;
+* flooding: Φ stands near its top most of the time in episodes that fail, so that nothing is left to be gained;
 * misread: Φ is against what the env itself counts: it falls at needed sub-goals, or ends in success lie low;
-* weak: what sets moments before success apart drowns in how Φ varies.
+* weak: up to the moment before success Φ rises by less than it changes in a single step.
 
 And the plan: sub-goals (what memory counts) are needed if solved episodes hold them (`NEEDED` of them) and failed ones
 often do not; which of these raise Φ, and which others do, to no purpose?
@@ -15,10 +15,11 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.reporter import percent, percents
+from bkrl.core.reporter import percent
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
 from bkrl.envs import memory_of
+from bkrl.inspect.quality import course, step_change
 from bkrl.inspect.report import CHANCE, Report
 from bkrl.potentials.protocol import Potential
 from bkrl.stats.intervals import t_interval
@@ -26,8 +27,9 @@ from bkrl.stats.intervals import t_interval
 NEEDED: Final = 0.95
 LEAST: Final = 5
 """Episodes of a kind, below which nothing is said of them."""
-_EPISODES: Final = 100
-_GAMMA: Final = 0.99
+TOP: Final = -0.1
+"""Φ, from −1 to 0, above which it has hardly anything left to rise by."""
+_EPISODES: Final = 40
 
 
 class Plan(TypedDict):
@@ -51,41 +53,28 @@ def failures(potential: Potential, dataset: Dataset, report: Report) -> Failures
         return {"found": {}, "plan": None}
     kinds = [np.flatnonzero(one) for one in (dataset.success, ~dataset.success)]
     solved, failed = (kind[end_to_end(len(kind), _EPISODES)].tolist() for kind in kinds)
-    courses = {one: _course(potential, dataset, one) for one in (*solved, *failed)}
+    courses = {one: course(potential, dataset, one, int(dataset.lengths[one])).phi for one in (*solved, *failed)}
     found: dict[str, str] = {}
-    if min(len(solved), len(failed)) >= LEAST:
-        paid = {one: dataset.returns[one] + (_GAMMA * phi[1:] - phi[:-1]).sum() for one, phi in courses.items()}
-        won, lost = (float(np.mean([paid[one] for one in kind])) for kind in (solved, failed))
-        if lost >= won:
-            found["flooding"] = (
-                f"with exact shaping a failed episode is paid {lost:.2f} in all, its reward included, and a solved one "
-                f"{won:.2f}"
-            )
+    if len(failed) >= LEAST:
+        high = float(np.mean(np.concatenate([courses[one] for one in failed]) > TOP))
+        if high >= 0.5:
+            found["flooding"] = f"Φ lies above {TOP} in {percent(high)} of the moments of episodes that failed"
     plan, against = (None, []) if len(solved) < LEAST else _plan(dataset, solved, failed, courses)
-    ordering, segments = report["ordering"], report["segments"]
+    ordering = report["ordering"]
     if ordering is not None and ordering <= CHANCE:
         against.insert(0, f"ends in success lie above other windows in {percent(ordering)} of cases alone")
     if against:
         found["misread"] = "; ".join(against)
-    above, low, high = (segments[name] for name in ("above", "low", "high"))
-    if above is not None and low is not None and high is not None and low <= CHANCE:
+    risen = float(np.mean([courses[one][-2] - courses[one][0] for one in solved])) if len(solved) >= LEAST else np.inf
+    if risen < (step := step_change(courses.values())):
         found["weak"] = (
-            f"the last moments before success lie above moments of failed episodes in {percent(above)} of cases "
-            f"({percents(low, high)}), which is not shown to be more than chance"
+            f"from the start of solved episodes to just before success Φ changes by {risen:+.3f}, and by {step:.3f} in a single step"
         )
     return {"found": found, "plan": plan}
 
 
-def _course(potential: Potential, dataset: Dataset, episode: int) -> NDArray[np.float64]:
-    """(T + 1,) Φ over a whole episode, 0 at its end where that is a true one."""
-    rows = dataset.first_row[episode] + np.arange(dataset.lengths[episode] + 1)
-    phi = potential(dataset.windows(rows, potential.reads.horizon)).astype(np.float64)
-    phi[-1] *= not dataset.terminated[episode]
-    return phi
-
-
 def _plan(
-    dataset: Dataset, solved: list[int], failed: list[int], courses: dict[int, NDArray[np.float64]]
+    dataset: Dataset, solved: list[int], failed: list[int], courses: dict[int, NDArray[np.float32]]
 ) -> tuple[Plan | None, list[str]]:
     """The plan, and clauses on needed sub-goals at which Φ falls; None and none where there is no memory."""
     memory, named = dataset.memory, memory_of(dataset.env_id)

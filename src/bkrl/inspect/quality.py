@@ -3,7 +3,7 @@
 Everything is measured on the dataset the potential was built from; nothing here trains anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
@@ -100,7 +100,7 @@ def describe(
         "phi": {"mean": float(phi.mean()), "std": float(phi.std()), "quantiles": quantiles},
         "ordering": ordering,
         "progress": float(np.mean(orders)) if orders else None,
-        "step_change": step_change(episodes),
+        "step_change": step_change(one.phi for one in episodes),
         "segments": above,
         "foresight": foresight(potential, dataset),
         "sensitivity": changes,
@@ -109,9 +109,9 @@ def describe(
     }
 
 
-def step_change(courses: Sequence[Course]) -> float:
+def step_change(courses: Iterable[NDArray[np.float32]]) -> float:
     """How much Φ changes in a step: the mean over episodes of the mean over their steps."""
-    return float(np.mean([float(np.abs(np.diff(course.phi)).mean()) for course in courses]))
+    return float(np.mean([float(np.abs(np.diff(phi)).mean()) for phi in courses]))
 
 
 def segments(potential: Potential, dataset: Dataset, seed: int = 0) -> Segments:
@@ -235,7 +235,7 @@ def courses(potential: Potential, dataset: Dataset, longest: int = 120) -> list[
         order = np.argsort(dataset.returns, kind="stable")
         kinds = {"best return": order[-1:], "worst return": order[:1]}
     middle = {kind: int(episodes[len(episodes) // 2]) for kind, episodes in kinds.items()}
-    return [_course(potential, dataset, episode, longest, kind) for kind, episode in middle.items()]
+    return [course(potential, dataset, episode, longest, kind) for kind, episode in middle.items()]
 
 
 def in_words(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[list[str], list[str]]:
@@ -250,15 +250,15 @@ def _examples(potential: Scaled, dataset: Dataset) -> list[CourseExample]:
     half = _EXAMPLES // 2
     examples: list[Any] = []
     for episode in (*solved[-half:], *failed[-(_EXAMPLES - min(half, len(solved))) :]):
-        course = _course(potential, dataset, int(episode), _EXAMPLE_STEPS)
-        captions, actions = in_words(dataset, course.rows)
+        shown = course(potential, dataset, int(episode), _EXAMPLE_STEPS)
+        captions, actions = in_words(dataset, shown.rows)
         examples.append(
             {
-                "episode": course.episode,
+                "episode": shown.episode,
                 "success": bool(dataset.success[episode]),
                 "return": float(dataset.returns[episode]),
-                "first_step": int(dataset.ages[course.rows[0]]),
-                "phi": [round(float(value), 4) for value in course.phi],
+                "first_step": int(dataset.ages[shown.rows[0]]),
+                "phi": [round(float(value), 4) for value in shown.phi],
                 "captions": captions,
                 "actions": actions,
             }
@@ -274,10 +274,10 @@ def _phi(potential: Potential, dataset: Dataset, rows: NDArray[np.int64]) -> NDA
 def _whole_courses(potential: Potential, dataset: Dataset, episodes: NDArray[np.int64]) -> list[Course]:
     """Φ over the whole of a few of (E,) episodes, early ones and late ones."""
     few = episodes[end_to_end(len(episodes), _COURSES)]
-    return [_course(potential, dataset, int(episode), int(dataset.lengths[episode])) for episode in few]
+    return [course(potential, dataset, int(episode), int(dataset.lengths[episode])) for episode in few]
 
 
-def _course(potential: Potential, dataset: Dataset, episode: int, longest: int, kind: str = "") -> Course:
+def course(potential: Potential, dataset: Dataset, episode: int, longest: int, kind: str = "") -> Course:
     """Φ over at most the last `longest` steps of an episode."""
     last = int(dataset.first_row[episode] + dataset.lengths[episode])
     rows = np.arange(last - min(int(dataset.lengths[episode]), longest), last + 1)
