@@ -109,7 +109,7 @@ def test_whole_courses_are_of_early_and_of_late_episodes(dataset, monkeypatch):
     found = quality._whole_courses(Of(place), dataset, np.arange(12))
     assert [course.episode for course in found] == [0, 5, 11]
     assert [len(course.phi) for course in found] == [21, 26, 32]
-    uneven = [quality.Course(one, "", np.zeros(0, np.int64), np.arange(one + 2.0) * one) for one in (0, 5, 11)]
+    uneven = [np.arange(one + 2.0, dtype=np.float32) * one for one in (0, 5, 11)]
     assert quality.step_change(uneven) == pytest.approx(16 / 3)  # of each episode alike, however long
 
 

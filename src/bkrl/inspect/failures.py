@@ -68,7 +68,8 @@ def failures(potential: Potential, dataset: Dataset, report: Report) -> Failures
     risen = float(np.mean([courses[one][-2] - courses[one][0] for one in solved])) if len(solved) >= LEAST else np.inf
     if risen < (step := step_change(courses.values())):
         found["weak"] = (
-            f"from the start of solved episodes to just before success Φ changes by {risen:+.3f}, and by {step:.3f} in a single step"
+            f"from the start of solved episodes to just before success Φ changes by {risen:+.3f}, and by {step:.3f} in "
+            "a single step"
         )
     return {"found": found, "plan": plan}
 
