@@ -32,7 +32,7 @@ TOP: Final = -0.1
 _EPISODES: Final = 40
 
 
-class Plan(TypedDict):
+class SubgoalPlan(TypedDict):
     """Sub-goals by the memory's names: needed, needed and raising Φ, raising Φ and seldom in solved episodes."""
 
     needed: list[str]
@@ -44,7 +44,7 @@ class Failures(TypedDict):
     """Clauses on the failures that were found, by their names; the plan is None where it is not known."""
 
     found: dict[str, str]
-    plan: Plan | None
+    plan: SubgoalPlan | None
 
 
 def failures(potential: Potential, dataset: Dataset, report: Report) -> Failures:
@@ -76,14 +76,14 @@ def failures(potential: Potential, dataset: Dataset, report: Report) -> Failures
 
 def _plan(
     dataset: Dataset, solved: list[int], failed: list[int], courses: dict[int, NDArray[np.float32]]
-) -> tuple[Plan | None, list[str]]:
+) -> tuple[SubgoalPlan | None, list[str]]:
     """The plan, and clauses on needed sub-goals at which Φ falls; None and none where there is no memory."""
     memory, named = dataset.memory, memory_of(dataset.env_id)
     if memory is None or named is None:
         return None, []
     ends = dataset.first_row + dataset.lengths
     won, lost = ((memory[ends[kind]] > 0).mean(0) if kind else np.zeros(memory.shape[1]) for kind in (solved, failed))
-    plan: Plan = {"needed": [], "covered": [], "superfluous": []}
+    plan: SubgoalPlan = {"needed": [], "covered": [], "superfluous": []}
     against = []
     for field, (name, goal) in enumerate(zip(named.names, named.goals, strict=True)):
         rises = []
