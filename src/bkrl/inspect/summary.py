@@ -56,7 +56,7 @@ def summary(report: Report, worth: Worth, failures: Failures) -> str:
     else:
         said.append(f"It differs from its commonest value in {percent(report['coverage'])} of windows.")
     said += [f"Failure, {name}: {text}." for name, text in failures["found"].items()]
-    if plan := failures["plan"]:
+    if (plan := failures["plan"]) and plan["needed"]:
         knows = f"Of {len(plan['needed'])} sub-goals that the task needs Φ rises at {len(plan['covered'])}"
         missing = [one for one in plan["needed"] if one not in plan["covered"]]
         knows += f" (not at {', '.join(missing)})" if missing else ""
