@@ -20,7 +20,7 @@ from minigrid.envs.babyai.core.verifier import (
     PutNextInstr,
 )
 
-from bkrl.envs import missions_vary
+from bkrl.envs import mission_is_hidden
 from bkrl.envs.babyai.constants import DONE, DROP, LEFT, PICKUP, RIGHT, TOGGLE
 from bkrl.envs.babyai.kernels import step_envs
 from bkrl.envs.babyai.loading import Inexpressible, load, why_not
@@ -179,4 +179,4 @@ def test_what_cannot_be_expressed_is_said() -> None:
     ],
 )
 def test_envs_whose_missions_change_are_known(env_id: str, vary: bool) -> None:
-    assert missions_vary(env_id) is vary
+    assert mission_is_hidden(env_id) is vary

@@ -69,7 +69,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     module.FAMILY = Walks("walks")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "bkrl.envs.walks", module)
     monkeypatch.setattr(envs, "FAMILIES", (*envs.FAMILIES, "walks"))
-    caches = (envs._specs, envs.env_spec, envs.missions_vary)
+    caches = (envs._specs, envs.env_spec, envs.mission_is_hidden)
     for one in caches:
         one.cache_clear()
     yield
@@ -95,7 +95,7 @@ def test_a_new_family_is_one_module_and_its_name() -> None:
     assert drawn is not None
     assert (drawn.rows, drawn.columns) == (1, LENGTH + 1)
     assert env_card("Walk-v0").family == "other"
-    assert not envs.missions_vary("Walk-v0")
+    assert not envs.mission_is_hidden("Walk-v0")
     with pytest.raises(UsageError, match="Walk-v0 does not come as pictures"):
         observation_options(envs.env_spec("Walk-v0"), "compact", "image")
     with pytest.raises(UsageError, match="Captions of Walk-v0 are in English only"):

@@ -39,7 +39,7 @@ def test_all_that_knows_an_env_by_its_id_takes_options(backend: str) -> None:
     _, info = env.reset(seed=0)
     assert info["task_kind"] == "pickup"
     assert [env.step(6)[3] for _ in range(5)] == [False] * 4 + [True]
-    assert envs.missions_vary(f"{MIXED}@num_dists=0")
+    assert envs.mission_is_hidden(f"{MIXED}@num_dists=0")
     assert envs.captioner(f"{MIXED}@num_dists=0")(np.zeros((1, 7, 7, 3), np.uint8)) == ["You see nothing."]
     assert envs.env_spec("CrafterReward-v1@length=50").max_steps == 50
     assert envs.make_vec("CrafterReward-v1@length=50", 1, backend=backend).env_spec.max_steps == 50  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.viewer import symbols_after
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import env_spec, family, make_vec, situations
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 from bkrl.envs.symbols import Symbols
 from bkrl.goals.captions import NOTHING, Captioner
 
@@ -90,7 +90,7 @@ class LearntCaptioner(Captioner):
         return np.where(said == len(self._group), NOTHING, said)
 
     def _play(
-        self, env_id: str, known: Situations, seed: int, steps: int
+        self, env_id: str, known: GoalSpace, seed: int, steps: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Rows and deeds of random play with the deeds that are possible somewhere."""
         possible = np.array([number for number, deed in enumerate(known.deeds) if deed in known.possible])

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 
-_LEARNS = Only("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
-_ACTS = Only("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
-_BOT = Only("--explorer bot", lambda c: c.explorer == "bot")
-_ASKED = Only("an annotator that is asked", lambda c: c.asks)
-_OPENAI = Only("openai:MODEL", lambda c: any(str(value).startswith("openai:") for value in vars(c).values()))
-_CLONES = Only("--clone", lambda c: c.clone is not None)
-_NOVELTY = Only("an --int-coef above 0", lambda c: c.int_coef > 0)
-_ONE_ENV = Only("one env, without --conditions", lambda c: c.conditions is None)
-_SLURM = Only("--executor slurm", lambda c: c.executor == "slurm")
-_DRY = Only("--dry-run", lambda c: c.dry_run)
-_RAY = Only("--executor ray", lambda c: c.executor == "ray")
+_LEARNS = AppliesWhen("--explorer rnd, which learns", lambda c: c.explorer == "rnd")
+_ACTS = AppliesWhen("an --explorer that does not learn (random, bot or a run)", lambda c: c.explorer != "rnd")
+_BOT = AppliesWhen("--explorer bot", lambda c: c.explorer == "bot")
+_ASKED = AppliesWhen("an annotator that is asked", lambda c: c.asks)
+_OPENAI = AppliesWhen("openai:MODEL", lambda c: any(str(value).startswith("openai:") for value in vars(c).values()))
+_CLONES = AppliesWhen("--clone", lambda c: c.clone is not None)
+_NOVELTY = AppliesWhen("an --int-coef above 0", lambda c: c.int_coef > 0)
+_ONE_ENV = AppliesWhen("one env, without --conditions", lambda c: c.conditions is None)
+_SLURM = AppliesWhen("--executor slurm", lambda c: c.executor == "slurm")
+_DRY = AppliesWhen("--dry-run", lambda c: c.dry_run)
+_RAY = AppliesWhen("--executor ray", lambda c: c.executor == "ray")
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[

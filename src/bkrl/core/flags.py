@@ -16,7 +16,7 @@ LENIENT = "--lenient"
 """The switch that leaves alone what has no effect beside the other flags."""
 
 
-class Only(NamedTuple):
+class AppliesWhen(NamedTuple):
     """When a setting applies: in words, and as a test of all settings (None: that cannot be known yet)."""
 
     to: str
@@ -44,7 +44,7 @@ class Flag:
     least: float | None = None
     most: float | None = None
     positional: bool = False
-    only: tuple[Only, ...] = ()
+    only: tuple[AppliesWhen, ...] = ()
     identity: bool = True
     pooled: bool = False
     reads: bool = False

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean, load_plugins
 from bkrl.envs import options as env_options
-from bkrl.envs.family import Bot, ClauseReader, EnvSpec, Episodes, Family, Placing, Situations
+from bkrl.envs.family import Bot, ClauseReader, EnvSpec, Episodes, Family, GoalSpace, TidyGoalSpace
 from bkrl.envs.memory import EpisodeMemory
 from bkrl.envs.reference import ReferenceVectorEnv
 from bkrl.envs.vector import BaseVectorEnv
@@ -216,10 +216,10 @@ def sentences_of(caption: str) -> tuple[str, ...]:
 
 
 @cache
-def missions_vary(env_id: str) -> bool:
+def mission_is_hidden(env_id: str) -> bool:
     """Whether episodes of an env have different missions, which the observations do not show."""
     bare, options = _read(env_id)
-    return family(bare.family).missions_vary(bare, options)
+    return family(bare.family).mission_is_hidden(bare, options)
 
 
 def bot_of(env_id: str) -> Bot | None:
@@ -240,7 +240,7 @@ def clause_reader(env_id: str) -> ClauseReader | None:
     return family_of(env_id).clause_reader()
 
 
-def situations(env_id: str) -> Situations:
+def situations(env_id: str) -> GoalSpace:
     """What goals can be set by in an env; UsageError where there is nothing."""
     known = family_of(env_id).situations(env_spec(env_id))
     if known is None:
@@ -251,7 +251,7 @@ def situations(env_id: str) -> Situations:
     return known
 
 
-def placing(env_id: str) -> Placing:
+def placing(env_id: str) -> TidyGoalSpace:
     """What goals can be set by in an env where things are put away; UsageError in any other."""
     known = find_placing(env_id)
     if known is None:
@@ -259,7 +259,7 @@ def placing(env_id: str) -> Placing:
     return known
 
 
-def find_placing(env_id: str) -> Placing | None:
+def find_placing(env_id: str) -> TidyGoalSpace | None:
     """The same; None in any other env."""
     bare, options = _read(env_id)
     return family(bare.family).placing(bare, options)

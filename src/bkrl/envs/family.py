@@ -87,7 +87,7 @@ class Bot(Protocol):
         """
 
 
-class Situations(Protocol):
+class GoalSpace(Protocol):
     """The goals that an env offers. A goal is the name of a deed; a deed is what an action that
     succeeds does.
 
@@ -139,7 +139,7 @@ class Placed(NamedTuple):
     house: NDArray[np.int64]
 
 
-class Placing(Protocol):
+class TidyGoalSpace(Protocol):
     """The goals of an env in which things are put away. A deed is picking up the thing of a
     slot, or putting what is in the hand into a place: K + P deeds.
 
@@ -247,7 +247,7 @@ class Family:
 
         return ReferenceVectorEnv(env_spec, partial(self.make_reference, env_spec, **options), num_envs, **episodes)
 
-    def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
+    def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """Whether episodes with these options have different missions, which the observations do not show."""
         return False
 
@@ -261,11 +261,11 @@ class Family:
         """(B, *obs_shape), (B,), (B, *obs_shape) → B captions of what happened; None where nothing puts it in words."""
         return None
 
-    def situations(self, env_spec: EnvSpec) -> Situations | None:
+    def situations(self, env_spec: EnvSpec) -> GoalSpace | None:
         """What goals can be set by in this env; None where its actions are no deeds."""
         return None
 
-    def placing(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> Placing | None:
+    def placing(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> TidyGoalSpace | None:
         """What goals can be set by in an env where things are put away; None in any other."""
         return None
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 from bkrl.goals.protocol import Goals
 from bkrl.labelers.answers import MOST_GOALS, Unparsed, clean_goal, parse_goals
 from bkrl.llm.protocol import Exchange, Message, Request, request_key
@@ -35,7 +35,7 @@ def read_goals(reply: str, strict: bool = False) -> Goals:
     return goals if all(line.startswith("-") for line in lines) else ()
 
 
-def in_words(situations: Situations, key: int) -> str:
+def in_words(situations: GoalSpace, key: int) -> str:
     """A situation as sentences."""
     sentences = [sentence[:1].upper() + sentence[1:] for sentence in situations.text(key)]
     # "You see grass. you are targeting grass." is one sentence of the wording with two full stops
@@ -60,7 +60,7 @@ class AskedSuggester:
         self,
         name: str,
         session: AskSession,
-        situations: Situations,
+        situations: GoalSpace,
         prompts: Prompts,
         family: str,
         *,

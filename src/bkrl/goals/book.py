@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 from bkrl.goals.closed import ClosedSuggester
 from bkrl.goals.match import Matcher, normal
 from bkrl.goals.protocol import Goals, Suggester
@@ -62,7 +62,7 @@ class GoalBook(BaseBook):
         unmatched: (K,) suggestions that no deed reaches.
     """
 
-    def __init__(self, situations: Situations, suggester: Suggester | None, matcher: Matcher) -> None:
+    def __init__(self, situations: GoalSpace, suggester: Suggester | None, matcher: Matcher) -> None:
         self.situations, self.suggester, self.matcher = situations, suggester, matcher
         A = len(situations.deeds)
         self.goals: dict[int, Goals | None] = {}

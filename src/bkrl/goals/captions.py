@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 
 Success = Literal["action", "eval", "tried"]
 """When a deed counts as done: by the permissive rule, when the game did it, or when it was tried."""
@@ -66,7 +66,7 @@ class NoisyCaptioner(Captioner):
         seed: of the errors.
     """
 
-    def __init__(self, told: Captioner, situations: Situations, accuracy: float, seed: int) -> None:
+    def __init__(self, told: Captioner, situations: GoalSpace, accuracy: float, seed: int) -> None:
         self.told, self.accuracy, self.seed = told, accuracy, seed
         possible = [number for number, deed in enumerate(situations.deeds) if deed in situations.possible]
         self._others = np.array([NOTHING, *possible])

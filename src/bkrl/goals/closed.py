@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 from bkrl.goals.asked import in_words
 from bkrl.goals.judges import Question
 from bkrl.goals.protocol import Goals
@@ -106,7 +106,7 @@ class ClosedSuggester:
         self,
         name: str,
         session: AskSession,
-        situations: Situations,
+        situations: GoalSpace,
         card: EnvCard,
         *,
         votes: int = 1,

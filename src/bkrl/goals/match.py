@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 from bkrl.text.encoders import TextEncoder
 
 
@@ -25,7 +25,7 @@ class Matcher:
         threshold: the cosine that must be exceeded (published: .99, at which only equal texts match).
     """
 
-    def __init__(self, situations: Situations, encoder: TextEncoder | None = None, threshold: float = 0.99) -> None:
+    def __init__(self, situations: GoalSpace, encoder: TextEncoder | None = None, threshold: float = 0.99) -> None:
         self.situations, self.encoder, self.threshold = situations, encoder, threshold
         self._row = cache(self._row_of)
         self._deeds = np.zeros(0) if encoder is None else encoder(list(situations.deeds))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bkrl.data.views import Views
 from bkrl.envs import placing
-from bkrl.envs.family import Placed, Placing
+from bkrl.envs.family import Placed, TidyGoalSpace
 from bkrl.envs.housekeep.labels import truth
 from bkrl.goals.belonging import plain_judge
 from bkrl.goals.book import BaseBook
@@ -45,7 +45,7 @@ class PlaceBook(BaseBook):
         asked: (O, P) bool, the pairs that were met.
     """
 
-    def __init__(self, placing: Placing, judge: Judge | None, threshold: float = 0.5) -> None:
+    def __init__(self, placing: TidyGoalSpace, judge: Judge | None, threshold: float = 0.5) -> None:
         self.placing, self.suggester, self.threshold = placing, judge, threshold
         shape = (len(placing.things), len(placing.places))
         self.yes, self.asked, self._open = np.full(shape, np.nan), np.zeros(shape, bool), np.zeros(shape, bool)
@@ -254,7 +254,7 @@ class PlaceTracker(BaseTracker):
         return super()._own() | own | {f"before.{name}": one for name, one in self._before._asdict().items()}
 
 
-def _empty(N: int, placing: Placing) -> Placed:
+def _empty(N: int, placing: TidyGoalSpace) -> Placed:
     """Before anything was seen."""
     K, P = placing.slots, len(placing.places)
     no = np.full((N, K), -1)

@@ -33,7 +33,7 @@ class Adviser(Protocol):
 
 
 class Suggester(Adviser, Protocol):
-    """Suggests goals for situations (`envs.family.Situations`), each of which it is asked about once."""
+    """Suggests goals for situations (`envs.family.GoalSpace`), each of which it is asked about once."""
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         """The goals of each situation; None where they are not known yet."""

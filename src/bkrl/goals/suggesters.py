@@ -8,7 +8,7 @@ import numpy as np
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import Registry, load_plugins
 from bkrl.core.seeds import generator
-from bkrl.envs.family import Situations
+from bkrl.envs.family import GoalSpace
 from bkrl.goals.protocol import Goals, Known, Suggester
 
 IMPOSSIBLE: Final = (
@@ -16,7 +16,7 @@ IMPOSSIBLE: Final = (
     "light a fire", "dig a hole", "climb the tree", "talk to the zombie", "read a book", "plant a flower",
 )  # fmt: skip
 """Goals that no action of Crafter reaches."""
-OWN: Registry[Callable[[Situations, int], Suggester]] = Registry("suggester")
+OWN: Registry[Callable[[GoalSpace, int], Suggester]] = Registry("suggester")
 """Those of plugins."""
 KINDS: Final = ("bad_timing", "nonsense", "impossible")
 """What can be wrong with a goal: it cannot be done here; no rule of the env allows it; there is no such deed."""
@@ -27,7 +27,7 @@ class Oracle(Known):
 
     name = "oracle"
 
-    def __init__(self, situations: Situations) -> None:
+    def __init__(self, situations: GoalSpace) -> None:
         self.situations = situations
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
@@ -38,7 +38,7 @@ class EveryDeed(Known):
     """Every deed, everywhere, counted when it is tried. Paid once an episode this is the paper's Novelty, paid every
     time its Uniform."""
 
-    def __init__(self, situations: Situations, name: str) -> None:
+    def __init__(self, situations: GoalSpace, name: str) -> None:
         self.situations, self.name = situations, name
         self._goals = tuple(dict.fromkeys(situations.deeds))
         self.said = {"deeds": len(self._goals)}
@@ -61,7 +61,7 @@ class Noisy(Known):
 
     name = "noisy"
 
-    def __init__(self, situations: Situations, rates: Mapping[str, float], seed: int) -> None:
+    def __init__(self, situations: GoalSpace, rates: Mapping[str, float], seed: int) -> None:
         if sum(rates.values()) > 1 + 1e-9:
             raise UsageError(
                 f"The shares of wrong goals add up to {sum(rates.values()):g}; together they can be at most 1."
@@ -93,25 +93,25 @@ class Noisy(Known):
         return tuple(goals)
 
 
-def register_suggester(name: str, make: Callable[[Situations, int], Suggester], help: str = "") -> None:
+def register_suggester(name: str, make: Callable[[GoalSpace, int], Suggester], help: str = "") -> None:
     """Make a suggester of goals known as `--suggester NAME` where goals are deeds.
 
     Args:
         name: none of those of `bkrl list suggesters`, which go before it.
-        make: makes a `bkrl.goals.protocol.Suggester` that knows its goals at once, given the `Situations` of an env and
+        make: makes a `bkrl.goals.protocol.Suggester` that knows its goals at once, given the `GoalSpace` of an env and
             a seed; the same for the same arguments, since a policy file keeps its name alone. `Known` is a base for it.
         help: one line for `bkrl list suggesters`.
     """
     OWN.add(name, make, help)
 
 
-def own_suggesters() -> Registry[Callable[[Situations, int], Suggester]]:
+def own_suggesters() -> Registry[Callable[[GoalSpace, int], Suggester]]:
     """Those that plugins registered."""
     load_plugins()
     return OWN
 
 
-def plain_suggester(name: str, situations: Situations, rates: Mapping[str, float], seed: int) -> Suggester | None:
+def plain_suggester(name: str, situations: GoalSpace, rates: Mapping[str, float], seed: int) -> Suggester | None:
     """The suggester of this name that asks nobody; None for another."""
     if name == "oracle":
         return Oracle(situations)

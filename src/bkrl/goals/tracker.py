@@ -87,7 +87,7 @@ class GoalTracker(BaseTracker):
         captioner: says which deed was done.
         shown: whether agents see their goals; if not, all that they see is 0.
         counted: whether the quality of goals is counted.
-        wanted: under `once`: deeds, each as often as it is to be done in an episode (`Situations.composition`), for
+        wanted: under `once`: deeds, each as often as it is to be done in an episode (`GoalSpace.composition`), for
             1/n the n-th time; others are no goals. (): every deed once.
     """
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from bkrl.core.config import AskConfig, Concurrency, Fresh, Seed, Threads
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 
-_OPENAI = Only("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
-_SEGMENTS = Only("--variant pref or goal", lambda c: c.variant != "code")
-_CLOSED = Only("--ask closed", lambda c: c.closed)
-_CLOSED_PREF = Only("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
-_CLOSED_CODE = Only("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
-_ASKED = Only("an --llm that is asked (this one is a control)", lambda c: c.asks)
+_OPENAI = AppliesWhen("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
+_SEGMENTS = AppliesWhen("--variant pref or goal", lambda c: c.variant != "code")
+_CLOSED = AppliesWhen("--ask closed", lambda c: c.closed)
+_CLOSED_PREF = AppliesWhen("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
+_CLOSED_CODE = AppliesWhen("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
+_ASKED = AppliesWhen("an --llm that is asked (this one is a control)", lambda c: c.asks)
 _Effort = Annotated[
     Literal["default", "none", "minimal", "low", "medium", "high"],
     Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent", only=(_ASKED,)),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.activity import doing
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
 from bkrl.methods.ppo import reads_missions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bkrl.learn.dagger import Dagger
 
 
-_SCORED = Only(
+_SCORED = AppliesWhen(
     "--lm, --score-rule logprob and neither --action-head nor --normalise unconditional",
     lambda c: c.lm.lm and c.lm.score_rule == "logprob" and not c.lm.action_head and c.lm.normalise != "unconditional",
 )
@@ -52,7 +52,7 @@ class ClonesConfig(TrainRsConfig):
         Literal["compact", "paper", "recurrent"],
         Flag(
             "compact: made for these envs; recurrent: that with a memory; paper: the published convolutional network",
-            only=(Only("a network of its own, without --lm", lambda c: not c.lm.lm),),
+            only=(AppliesWhen("a network of its own, without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "compact"
     mission: Annotated[
@@ -60,7 +60,7 @@ class ClonesConfig(TrainRsConfig):
         Flag(
             "whether the policy reads its mission (compact and recurrent); "
             "auto: where missions change between episodes",
-            only=(Only("a network of its own, without --lm", lambda c: not c.lm.lm),),
+            only=(AppliesWhen("a network of its own, without --lm", lambda c: not c.lm.lm),),
         ),
     ] = "auto"
     clone_loss: Annotated[

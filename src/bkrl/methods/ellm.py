@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.goals import GoalSettings, source_of
 from bkrl.methods.registry import Method, Trainee, register_method
@@ -49,7 +49,7 @@ class EllmDQNSettings(GoalSettings, GuidedSettings):
         str,
         Flag(
             "encoder of the text: hash, minilm or hf:PATH",
-            only=(Only("--sees published", lambda c: c.sees == "published"),),
+            only=(AppliesWhen("--sees published", lambda c: c.sees == "published"),),
         ),
     ] = "hash"
     dqn: DQNConfig = field(default_factory=DQNConfig)

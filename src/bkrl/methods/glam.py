@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.errors import InputError, UsageError
-from bkrl.core.flags import Flag, Only, flags_of, option_name
+from bkrl.core.flags import AppliesWhen, Flag, flags_of, option_name
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
@@ -34,13 +34,13 @@ KINDS = {
 }
 """What the manifest says of a language model, by its level."""
 
-_LM = (Only("--lm", lambda c: bool(c.lm.lm)),)
-_LORA = (Only("--train lora", lambda c: c.lm.train == "lora"),)
-_SCORES = (*_LM, Only("scored actions, without --action-head", lambda c: not c.lm.action_head))
+_LM = (AppliesWhen("--lm", lambda c: bool(c.lm.lm)),)
+_LORA = (AppliesWhen("--train lora", lambda c: c.lm.train == "lora"),)
+_SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: not c.lm.action_head))
 
-_OWN = (Only("--critic own", lambda c: c.lm.critic == "own"),)
-_TAUGHT = (Only("--imitate", lambda c: bool(c.imitate)),)
-_STARTED = (Only("--init-from", lambda c: c.init_from is not None),)
+_OWN = (AppliesWhen("--critic own", lambda c: c.lm.critic == "own"),)
+_TAUGHT = (AppliesWhen("--imitate", lambda c: bool(c.imitate)),)
+_STARTED = (AppliesWhen("--init-from", lambda c: c.init_from is not None),)
 
 LM = Annotated[
     str,
@@ -63,7 +63,7 @@ class LMConfig:
         bool,
         Flag(
             "of new weights, keep those of tokens (published as NPE)",
-            only=(*_LM, Only("--no-pretrained", lambda c: not c.lm.pretrained)),
+            only=(*_LM, AppliesWhen("--no-pretrained", lambda c: not c.lm.pretrained)),
         ),
     ] = False
     chat: Annotated[bool, Flag("use the model's chat template, if it has one", only=_LM, seldom=True)] = True

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.methods.values import TransferSettings
 
 if TYPE_CHECKING:
-    from bkrl.envs.family import Placing, Situations
+    from bkrl.envs.family import GoalSpace, TidyGoalSpace
     from bkrl.goals.places import PlaceSource
     from bkrl.goals.protocol import Suggester
     from bkrl.goals.source import Source, TaskSource
@@ -36,13 +36,13 @@ def _puts_away(c: Any) -> bool | None:
         return None
 
 
-_NOISY = Only("--suggester noisy", lambda c: c.suggester == "noisy")
-_HOUSE = Only("an env in which things are put away (Housekeep)", _puts_away)
-_DEEDS = Only("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
-_ASKED = Only("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
-_CAPTIONED = Only("--captioner noisy", lambda c: c.captioner == "noisy")
-_ONCE = Only("--goal-pay once", lambda c: c.goal_pay == "once" and c.suggester not in ("uniform", "task"))
-_SIMILAR = Only("--goal-encoder", lambda c: c.goal_encoder != "none")
+_NOISY = AppliesWhen("--suggester noisy", lambda c: c.suggester == "noisy")
+_HOUSE = AppliesWhen("an env in which things are put away (Housekeep)", _puts_away)
+_DEEDS = AppliesWhen("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
+_ASKED = AppliesWhen("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
+_CAPTIONED = AppliesWhen("--captioner noisy", lambda c: c.captioner == "noisy")
+_ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and c.suggester not in ("uniform", "task"))
+_SIMILAR = AppliesWhen("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     return source
 
 
-def _wanted(settings: GoalSettings, known: Situations) -> tuple[str, ...]:
+def _wanted(settings: GoalSettings, known: GoalSpace) -> tuple[str, ...]:
     """The deeds that are wanted and those that they need; UsageError for one that can never be reached."""
     from bkrl.core.registry import did_you_mean
     from bkrl.goals.match import normal
@@ -258,7 +258,7 @@ def _wanted(settings: GoalSettings, known: Situations) -> tuple[str, ...]:
     return known.composition(known.possible if names == ["all"] else names)
 
 
-def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSource:
+def _places(settings: GoalSettings, known: TidyGoalSpace, stack: ExitStack) -> PlaceSource:
     """Goals of an env in which things are put away."""
     from bkrl.core.seeds import derive_seed
     from bkrl.goals.belonging import PLAIN as PLAIN_JUDGES
@@ -287,7 +287,7 @@ def _places(settings: GoalSettings, known: Placing, stack: ExitStack) -> PlaceSo
     return PlaceSource(settings.env, book, rule, settings.goal_costs, settings.see_goals, plain)
 
 
-def _replayed(name: str, known: Situations) -> Suggester:
+def _replayed(name: str, known: GoalSpace) -> Suggester:
     """The goals of another run.
 
     Raises:

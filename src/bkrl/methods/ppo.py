@@ -93,9 +93,9 @@ def policy_of(settings: PPOSettings, setup: Setup, num_values: int) -> NetworkAg
 
 def reads_missions(settings: Any) -> bool:
     """Whether the network is to read missions; `settings` have `mission`, `network` and `env`."""
-    from bkrl.envs import missions_vary
+    from bkrl.envs import mission_is_hidden
 
-    auto = settings.mission == "auto" and settings.network != "paper" and missions_vary(settings.env)
+    auto = settings.mission == "auto" and settings.network != "paper" and mission_is_hidden(settings.env)
     return bool(auto or settings.mission == "on")
 
 

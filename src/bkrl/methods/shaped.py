@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from bkrl.core.errors import InputError, UsageError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
 from bkrl.methods.ppo import PPOSettings, facts_of, learner_of, policy_of, set_up
 from bkrl.methods.registry import Method, Trainee, TrainRsConfig, method_of, register_method
@@ -37,14 +37,14 @@ WITHOUT_ADVICE = {
 }
 """What a run of each of them is where the advice is empty."""
 
-_ADVISED = Only("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
-_FALLING = Only(
+_ADVISED = AppliesWhen("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
+_FALLING = AppliesWhen(
     "--shaping advice, pbrs+advice, decay, progress or progress+start",
     lambda c: c.shaping in ("advice", "pbrs+advice", "decay", "progress", "progress+start"),
 )
-_PAID = Only("every --shaping but advice and start", lambda c: c.shaping not in ("advice", "start"))
-_POTENTIAL = Only("--potential", lambda c: c.shaped)
-_CORRECT = Only("training without --compat", lambda c: not c.compat)
+_PAID = AppliesWhen("every --shaping but advice and start", lambda c: c.shaping not in ("advice", "start"))
+_POTENTIAL = AppliesWhen("--potential", lambda c: c.shaped)
+_CORRECT = AppliesWhen("training without --compat", lambda c: not c.compat)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, Curiosity, curious
 from bkrl.methods.registry import Method, Trainee, register_method
@@ -26,9 +26,9 @@ _Names: TypeAlias = tuple[str, ...]
 _Config = TypeVar("_Config", PQNConfig, DQNConfig)
 FINETUNING_EPSILON = 0.1
 """With which ε falls where the first policy has learnt something; at 1 its behaviour would be undone first."""
-_GUIDED = Only("--guide", lambda c: c.guide is not None)
-_CURIOUS = Only("--curiosity", lambda c: c.curiosity != "none")
-_NOVELD = Only("--curiosity noveld", lambda c: c.curiosity == "noveld")
+_GUIDED = AppliesWhen("--guide", lambda c: c.guide is not None)
+_CURIOUS = AppliesWhen("--curiosity", lambda c: c.curiosity != "none")
+_NOVELD = AppliesWhen("--curiosity noveld", lambda c: c.curiosity == "noveld")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from bkrl.core.config import MOST_COST, MOST_REQUESTS, REPLIES, Fresh, Seed, Threads
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
-from bkrl.core.flags import Flag, Only
+from bkrl.core.flags import AppliesWhen, Flag
 
-_FITTED = Only(
+_FITTED = AppliesWhen(
     "--control none, shuffled or constant, which read the labels",
     lambda c: c.control in ("none", "shuffled", "constant"),
 )
@@ -27,11 +27,14 @@ def _made_of(variant: str, labels: Path) -> bool | None:
 
 _PREFERENCES = (
     _FITTED,
-    Only("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
+    AppliesWhen("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
 )
-_PROGRAMS = (_FITTED, Only("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)))
-_GOALS = (_FITTED, Only("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
-_ADVICE = Only("--advice", lambda c: bool(c.advice))
+_PROGRAMS = (
+    _FITTED,
+    AppliesWhen("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)),
+)
+_GOALS = (_FITTED, AppliesWhen("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
+_ADVICE = AppliesWhen("--advice", lambda c: bool(c.advice))
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class TrainRmConfig:
             "deal out anew this share of what labels say alone: a dial of noise (0.4 flips a fifth of the preferences)",
             least=0,
             most=1,
-            only=(Only("--control shuffled", lambda c: c.control == "shuffled"),),
+            only=(AppliesWhen("--control shuffled", lambda c: c.control == "shuffled"),),
         ),
     ] = 1.0
     part: Annotated[

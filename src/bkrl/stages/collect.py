@@ -28,7 +28,7 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import EnvSpec, captioner, env_spec, make_vec, missions_vary
+from bkrl.envs import EnvSpec, captioner, env_spec, make_vec, mission_is_hidden
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
@@ -145,7 +145,7 @@ def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Re
             f"{config.steps:,} steps are too few for {config.checkpoints} recording points "
             f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
         )
-    if missions_vary(config.env) and config.ext_coef > 0:
+    if mission_is_hidden(config.env) and config.ext_coef > 0:
         reporter.warn(MISSION_NOT_VISIBLE.format(env=config.env, who="the explorer"))
 
 

@@ -22,7 +22,7 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import env_spec, make_vec, missions_vary
+from bkrl.envs import env_spec, make_vec, mission_is_hidden
 from bkrl.envs.sets import set_of
 from bkrl.learn.loop import Fallen, finished, milestones, train
 from bkrl.methods import Trainee, TrainRsConfig, find_method
@@ -86,7 +86,7 @@ def _run(config: TrainRsConfig, reporter: Reporter) -> Run:
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
-        if method.learns and missions_vary(config.env) and "mission" not in made.learner.agent.wants:
+        if method.learns and mission_is_hidden(config.env) and "mission" not in made.learner.agent.wants:
             made.warnings.insert(0, MISSION_NOT_VISIBLE.format(env=config.env, who="the policy"))
         for warning in made.warnings:
             reporter.warn(warning)

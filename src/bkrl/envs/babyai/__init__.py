@@ -181,7 +181,7 @@ class BabyAI(Family):
             changed, num_envs, threads=threads, max_steps=_checked(max_steps), glam=level, **episodes
         )
 
-    def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
+    def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """Of a published level its targets tell; of other ids, whether a few episodes have different missions."""
         if env_spec.env_id in glam.LEVELS:
             return True

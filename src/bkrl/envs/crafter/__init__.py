@@ -20,7 +20,7 @@ from bkrl.core.flags import Flag, Setting
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.options import checked_length
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ITEMS, ORIGINAL, TYPED_ORIGINAL, Game
-from bkrl.envs.family import ClauseReader, EnvSpec, Episodes, Family, Situations
+from bkrl.envs.family import ClauseReader, EnvSpec, Episodes, Family, GoalSpace
 from bkrl.envs.symbols import Symbols
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Crafter(Family):
         length = options.get("length")
         return env_spec if length is None else replace(env_spec, max_steps=checked_length(length))
 
-    def missions_vary(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
+    def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """The mission of a typed task names the sub-goal at hand where these are not hidden."""
         return options.get("subgoals", "hidden") != "hidden"
 
@@ -111,7 +111,7 @@ class Crafter(Family):
             return balrog.caption_batch(observations, language == "balrog-precise")
         return (sentences if language == "ellm" else captions).caption_batch(observations)
 
-    def situations(self, env_spec: EnvSpec) -> Situations | None:
+    def situations(self, env_spec: EnvSpec) -> GoalSpace | None:
         from bkrl.envs.crafter.situations import TypedSituations
 
         rules = GAMES[env_spec.env_id.partition("@")[0]].rules

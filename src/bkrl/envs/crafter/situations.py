@@ -24,7 +24,7 @@ _CREATURES: Final = ("zombie", "skeleton", "cow")
 
 
 class TypedSituations:
-    """See `family.Situations`. The goals that make sense are those of the symbolic oracle of the release.
+    """See `family.GoalSpace`. The goals that make sense are those of the symbolic oracle of the release.
 
     It looks at what is visible and held, not at what is faced, how far a table is, or whether a plant is ripe. Its
     defect, that a second table is asked for by its other name, is mended.
@@ -44,7 +44,7 @@ class TypedSituations:
         return text_keys(symbols) | np.where(symbols[:, _STONE] >= _FURNACE_STONE, _ENOUGH, 0)
 
     def composition(self, deeds: Sequence[str]) -> tuple[str, ...]:
-        """See `family.Situations`: the rows of the tech tree."""
+        """See `family.GoalSpace`: the rows of the tech tree."""
         return composition(*deeds, table_wood=self._table_wood)
 
     def text(self, key: int) -> tuple[str, ...]:

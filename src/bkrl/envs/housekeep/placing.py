@@ -37,7 +37,7 @@ def _tables() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 
 
 class Places:
-    """See `family.Placing`. `house`: the scene of an env that has one."""
+    """See `family.TidyGoalSpace`. `house`: the scene of an env that has one."""
 
     slots = layout.SLOTS
 
