@@ -134,7 +134,6 @@ class TaskSource:
         self.num_deeds, self.unanswered = len(known.deeds), (0, 0)
 
     def of(self, num_envs: int) -> TaskSource:
-        """See `Source`: nothing is kept between calls."""
         return self
 
     to_learn = of

@@ -127,7 +127,6 @@ class CriticLearner:
         return updates, least
 
     def state(self) -> dict[str, Any]:
-        """See `Stateful.state`; weights are the agent's."""
         return {
             "counters": np.array([self.rollouts, self.updates, self.ready, self.explained]),
             **moments(self.optimizer, self.parameters),

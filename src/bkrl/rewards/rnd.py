@@ -56,7 +56,6 @@ class RND(Novelty):
         self._places = torch.zeros(0, dtype=torch.int64)
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        """See `Novelty.raw`: the error of prediction; it is what `loss` trains on next."""
         following = rollout.following()
         flat = following.reshape(-1, *following.shape[2:])
         first, places = distinct_rows(flat)

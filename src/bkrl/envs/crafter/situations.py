@@ -44,7 +44,6 @@ class TypedSituations:
         return text_keys(symbols) | np.where(symbols[:, _STONE] >= _FURNACE_STONE, _ENOUGH, 0)
 
     def composition(self, deeds: Sequence[str]) -> tuple[str, ...]:
-        """See `family.GoalSpace`: the rows of the tech tree."""
         return composition(*deeds, table_wood=self._table_wood)
 
     def text(self, key: int) -> tuple[str, ...]:
