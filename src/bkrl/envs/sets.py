@@ -77,6 +77,8 @@ SECOND: Final = TaskSet(
         "BabyAI-GoToSeqS5R2-v0",
         "BabyAI-PutNextLocal-v0",
         "BabyAI-MiniBossLevel-v0",
+        "BabyAI-Text-GoToLocal-PurpleBall-S20",
+        "BabyAI-Text-GoToLocal-RedKey-S20",
     ),
     "1 to 13",
     1,
