@@ -35,6 +35,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def seconds_each(backend: Any, requests: Sequence[Any]) -> float:
         return (time.process_time() - started) / len(requests) / int(os.environ["BKRL_LLM_THREADS"])
 
 
+def one_by_one(scorer: Any, asked: Sequence[Any]) -> list[Any]:
+    """The scores of questions each of which is computed by itself, from its first token on."""
+    from bkrl.llm.scoring import Scorer
+
+    return [score for one in asked for score in Scorer(scorer.model).score([one])]
+
+
 def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
     """What questions cost."""
     from bkrl.core.config import CollectConfig
@@ -95,7 +103,7 @@ def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
         for one, turn in zip(few, last, strict=True)
     ]
     opened = seconds_each(backend, worded)
-    backend._scorer.keep_prefixes = False  # type: ignore[attr-defined]
+    backend._scorer.score = partial(one_by_one, backend._scorer)  # type: ignore[attr-defined]
     bare = seconds_each(backend, few)
     return {
         "closed_ratio": opened / closed,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bkrl.cli.main import run_command
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import situations
@@ -17,11 +18,12 @@ from bkrl.goals.belonging import open_judge
 from bkrl.goals.closed import CHOICES, AskedJudge, ClosedSuggester
 from bkrl.labelers.material import env_card
 from bkrl.llm import open_backend
-from bkrl.llm.choose import read_answer
+from bkrl.llm.choose import Chooser, read_answer
 from bkrl.llm.completions import read_completion, with_chances
 from bkrl.llm.protocol import Connection, Fault, Reply, Request, chances, request_content
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
+from bkrl.methods import TrainRsConfig
 from bkrl.text.prompts import SHIPPED
 from tests.envs.test_crafter_typed import observation
 from tests.llm.conftest import server  # noqa: F401 - a fixture
@@ -58,7 +60,7 @@ def judged(say, questions, tmp_path: Path | None = None, times: int = 1, **setti
     backend = Scripted(say)
     store = Store(tmp_path) if tmp_path else None
     with AskSession(backend, store, QUICK) as session:
-        judge = AskedJudge("openai:scripted", session, SHIPPED, **{"wait": True, **settings})
+        judge = AskedJudge("openai:scripted", Chooser(session, **settings), SHIPPED)
         for _ in range(times):
             found = judge.judge(questions)
         facts = judge.facts()
@@ -102,7 +104,7 @@ def test_log_probabilities_need_no_votes_and_words_do(tmp_path: Path):
 def test_who_does_not_wait_learns_later():
     backend = Scripted(lambda request: "Yes" if request.sample < 2 else "No")
     with AskSession(backend, None, QUICK) as session:
-        judge = AskedJudge("openai:scripted", session, SHIPPED, votes=3)
+        judge = AskedJudge("openai:scripted", Chooser(session, votes=3, wait=False), SHIPPED)
         assert judge.judge([FORK]) == [None]
         came = {}
         while not came:
@@ -183,7 +185,7 @@ def test_an_endpoint_without_log_probabilities_is_asked_for_words(server, tmp_pa
         Store(tmp_path) as store,
         AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as session,
     ):
-        judge = AskedJudge("openai:m", session, SHIPPED, votes=3, wait=True)
+        judge = AskedJudge("openai:m", Chooser(session, votes=3), SHIPPED)
         assert judge.judge([FORK]) == [1.0]
     answered = [request for request in server.requests if "top_logprobs" not in request]
     assert len(answered) == 3
@@ -196,7 +198,7 @@ def test_an_endpoint_with_log_probabilities_is_asked_once(server, tmp_path: Path
         Store(tmp_path) as store,
         AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as session,
     ):
-        judge = AskedJudge("openai:m", session, SHIPPED, votes=3, wait=True)
+        judge = AskedJudge("openai:m", Chooser(session, votes=3), SHIPPED)
         assert judge.judge([FORK]) == [pytest.approx(0.25)]
         assert judge.facts()["with_logprobs"] == 1
     assert len(server.requests) == 1
@@ -256,7 +258,9 @@ class Knowing:
 
 
 def deeds_by(backend) -> ClosedSuggester:
-    return ClosedSuggester("local:x", AskSession(backend), CRAFTER, env_card("Crafter-Typed-Harder"))
+    return ClosedSuggester(
+        "local:x", Chooser(AskSession(backend), wait=False), CRAFTER, env_card("Crafter-Typed-Harder")
+    )
 
 
 def test_deeds_are_goals_where_they_are_likelier_than_the_others_of_their_situation():
@@ -284,3 +288,18 @@ def test_equal_chances_give_every_deed_and_a_failed_question_no_goals():
         assert equal.score(CELLS[:1].tolist())["value"] == 0.5
     with (failing := deeds_by(Knowing(silent="drink water"))).session:
         assert failing.suggest(CELLS[:1].tolist()) == [None]
+
+
+@pytest.mark.parametrize("name", ["local:small", "gguf:small.gguf", "hf:./small", "progress:local:small"])
+def test_training_waits_for_a_model_of_this_machine(name):
+    """It shares the processor with training, so it would never catch up; a server answers meanwhile."""
+    assert TrainRsConfig(alg="ellm", suggester=name).waits
+    assert not TrainRsConfig(alg="ellm", suggester=name, goal_wait=False).waits
+    assert not TrainRsConfig(alg="ellm", suggester="openai:m").waits
+    assert TrainRsConfig(alg="ellm", suggester="openai:m", goal_wait=True).waits
+
+
+def test_a_switch_with_a_default_of_its_own_is_a_switch(capsys):
+    for flag in ("--goal-wait", "--no-goal-wait"):
+        assert run_command(["train-rs", "--alg", "ellm", flag, "--steps", "0"]) == 2
+        assert "--steps" in capsys.readouterr().err

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +15,13 @@ import torch
 from bkrl.agents.language.catalogue import open_language_model, reopened
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.models import find
-from bkrl.llm import open_backend
+from bkrl.llm import open_backend, scoring
 from bkrl.llm.local import LocalBackend
+from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Fault, Message, Reply, Request
+from bkrl.llm.scoring import Scorer
+from bkrl.llm.session import AskSession
+from bkrl.llm.store import Store
 from bkrl.llm.weights import load
 from tests.llm import tiny_gguf
 
@@ -52,6 +59,30 @@ def plainly(path: Path, request: Request) -> dict[str, float]:
     return found
 
 
+def test_an_interrupt_ends_what_a_model_computes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of a large model takes minutes, and neither a session nor the process can end before its thread does."""
+    backend = open_backend(f"hf:{folder}")
+    assert isinstance(backend, LocalBackend)
+    monkeypatch.setattr(scoring, "PACK", 1)  # a pass for each question
+    forward, passes = Scorer._forward, list[int]()
+
+    def pressed(self: Scorer, *rest: Any) -> Any:
+        passes.append(len(passes))
+        if len(passes) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert backend._closing.wait(60)
+        return forward(self, *rest)
+
+    monkeypatch.setattr(Scorer, "_forward", pressed)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Store(tmp_path) as store,
+        AskSession(backend, store, AskPolicy(deadline=None, first_by_itself=False, grace=0.0)) as session,
+    ):
+        session.ask([ask(f"door {number}") for number in range(20)])
+    assert len(passes) == 3, "seventeen questions more would have been computed for nobody"
+
+
 def test_choices_equal_cross_entropy_token_by_token(folder: Path) -> None:
     backend = open_backend(f"hf:{folder}")
     assert isinstance(backend, LocalBackend)
@@ -76,8 +107,9 @@ def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch
     wanted = answers(backend, requests)
     monkeypatch.setattr("bkrl.llm.scoring.PACK", 40)
     small = answers(backend, requests)
-    backend._scorer.keep_prefixes = False
-    bare = answers(backend, requests)
+    backend._scorer = Scorer(backend._scorer.model)
+    bare = [one for request in requests for one in answers(backend, [request])]
+    assert not backend._scorer._states, "a question by itself has nothing to share"
     for got in (small, bare):
         assert [pytest.approx(one, abs=1e-5) for one in wanted] == got
 

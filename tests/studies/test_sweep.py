@@ -26,7 +26,7 @@ from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import clocks, sweep
 from bkrl.studies.cells import chosen, name_of
-from bkrl.studies.executors import shell
+from bkrl.studies.executors import local, shell
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
@@ -34,6 +34,7 @@ from bkrl.studies.study import load_study, plan, presets
 from tests.commands import Started, bkrl
 from tests.studies.toy_study import TOY, contents, toy
 
+LONG = "num_envs = 64, num_steps = 64, update_epochs = 100_000"
 OUT = Path("out")  # relative, because some results name the runs that they were made from
 
 
@@ -147,53 +148,68 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
     assert int(newest.name.removeprefix("step-")) == clocks.last_step(run) > 65536
 
 
+def test_a_worker_in_a_long_iteration_is_told_twice(tmp_path, monkeypatch):
+    """Training that waits for the answers of a language model may be in one iteration for hours."""
+    monkeypatch.setattr(local, "PATIENCE", 2.0)
+    endless = TOY.replace('algs = ["ppo", "bk-pref"]', 'algs = ["ppo"]').replace("num_envs = 8, num_steps = 32", LONG)
+    (cell,) = [one for one in plan(tomllib.loads(endless), tmp_path).cells if one.stage == "train_rs"]
+    workers = Local(1, tmp_path)
+    workers.start([cell])
+    deadline = time.monotonic() + 600
+    while not (begun := list(cell.run_dir.glob("checkpoints/step-*"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(1.0)  # into the first iteration
+    workers.stop()
+    assert list(cell.run_dir.glob("checkpoints/step-*")) == begun
+
+
 def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
     cells = plan(tomllib.loads(TOY), tmp_path).cells
-    local = Local(1, tmp_path)
-    local.start(cells[:1])
-    (worker,) = local._pools[0]._processes.values()
+    workers = Local(1, tmp_path)
+    workers.start(cells[:1])
+    (worker,) = workers._pools[0]._processes.values()
     os.kill(worker.pid, signal.SIGKILL)
-    ((cell, reason),) = local.ended(60)
+    ((cell, reason),) = workers.ended(60)
     assert cell == cells[0]
     assert "killed" in reason
-    assert local.free() == 1
-    assert local._pools[0] is None
-    local.stop()
+    assert workers.free() == 1
+    assert workers._pools[0] is None
+    workers.stop()
 
 
 def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
     cells = plan(tomllib.loads(TOY), tmp_path).cells
-    local = Local(1, tmp_path)
-    pool = local._pool(0)
+    workers = Local(1, tmp_path)
+    pool = workers._pool(0)
     pool.submit(os.getpid).result()
     (worker,) = pool._processes.values()
     os.kill(worker.pid, signal.SIGKILL)
     worker.join(60)
     while not pool._broken:  # it notices a little later
         time.sleep(0.02)
-    local.start(cells[:1])
-    assert local.ended(60) == [(cells[0], "")]
-    local.stop()
+    workers.start(cells[:1])
+    assert workers.ended(60) == [(cells[0], "")]
+    workers.stop()
 
 
 def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_path):
     endless = TOY.replace("steps = 512\ncheckpoints = 1", "steps = 1_000_000_000\ncheckpoints = 1")
     cells = plan(tomllib.loads(endless), tmp_path).cells
-    local = Local(1, tmp_path)
-    local.start(cells[:1])
+    workers = Local(1, tmp_path)
+    workers.start(cells[:1])
     deadline = time.monotonic() + 600
     while clocks.last_step(cells[0].run_dir) < 1024 and time.monotonic() < deadline:
         time.sleep(0.02)
-    (worker,) = local._pools[0]._processes.values()
+    (worker,) = workers._pools[0]._processes.values()
     os.kill(worker.pid, signal.SIGTERM)
-    ((cell, reason),) = local.ended(60)
+    ((cell, reason),) = workers.ended(60)
     assert cell == cells[0]
     assert "told to stop" in reason
     trained = [cell for cell in plan(tomllib.loads(TOY), tmp_path).cells if cell.stage == "train_rs"][:1]
-    local.start(trained)
-    assert local.ended(60) == [(trained[0], "")]
+    workers.start(trained)
+    assert workers.ended(60) == [(trained[0], "")]
     assert (trained[0].run_dir / "manifest.json").exists()
-    local.stop()
+    workers.stop()
 
 
 BROKEN = TOY.replace("steps = 512\n", "steps = 512\nint_coef = 0\n")

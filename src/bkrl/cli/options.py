@@ -122,7 +122,7 @@ def _of_setting(one: Setting) -> inspect.Parameter:
         info = typer.Argument(help=help_text, show_default=False, metavar=one.name.upper())
     else:
         names = [option_name(one.path)]
-        if kind is bool:
+        if kind in (bool, bool | None):
             names = [f"{names[0]}/--no-{names[0][2:]}"]
         limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
         if kind is int and flag.least is not None and flag.most is None and one.name != "seed":

@@ -136,4 +136,6 @@ def _without(args: list[str], others: dict[str, list[str]]) -> Iterable[str]:
 
 
 def _is_switch(option: str, method: str) -> bool:
-    return any(one.kind is bool for one in flags_of(method_of(method).settings) if one.name == _field(option))
+    return any(
+        one.kind in (bool, bool | None) for one in flags_of(method_of(method).settings) if one.name == _field(option)
+    )

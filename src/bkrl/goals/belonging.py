@@ -16,6 +16,7 @@ from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import priors, tasks, votes, words
 from bkrl.goals.closed import AskedJudge
 from bkrl.goals.judges import Judge, KnownJudge, Question, Scores, noisy, scores
+from bkrl.llm.choose import Chooser
 from bkrl.llm.opening import open_session
 from bkrl.text.prompts import SHIPPED
 
@@ -108,7 +109,7 @@ def open_judge(
     if plain is not None:
         return plain
     session = open_session(name, asking or AskConfig(), stack, PLAIN, "suggester")
-    return AskedJudge(name, session, SHIPPED, votes=votes, max_tokens=max_tokens, wait=wait)
+    return AskedJudge(name, Chooser(session, votes=votes, max_tokens=max_tokens, wait=wait), SHIPPED)
 
 
 def compared(

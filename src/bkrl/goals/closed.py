@@ -2,7 +2,7 @@
 can this deed be done right now, and is it sensible?
 
 Each question is asked once. Where the endpoint tells how likely "Yes" and "No" were, that is the answer:
-P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. Training does not wait for either.
+P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. `--goal-wait` says whether training waits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ from bkrl.labelers.closed import goal_question
 from bkrl.labelers.material import EnvCard
 from bkrl.llm.choose import Chooser, ClosedAnswer, ClosedQuestion, Phrasing
 from bkrl.llm.protocol import Message, Request
-from bkrl.llm.session import AskSession
 from bkrl.stats.ranks import area_with_interval
 from bkrl.text.prompts import Prompts
 
@@ -30,35 +29,15 @@ _IDLE: Final = ("do nothing", "move ")
 
 
 class AskedJudge:
-    """A judge (`goals.judges.Judge`) whose answers the annotator of a session gives.
-
-    Args:
-        name: as in `--suggester`.
-        session: who is asked; closed by whoever opened it.
-        prompts: the templates; `belongs` is filled in.
-        votes: samples that vote where there are no log-probabilities.
-        temperature: of the votes; a single answer, and one with log-probabilities, is taken at temperature 0.
-        max_tokens: of a reply.
-        wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
+    """A judge (`goals.judges.Judge`) whose answers a language model gives: `name` as in `--suggester`, `chooser` asks
+    it, and of the templates in `prompts` `belongs` is filled in.
     """
 
     knows = True
 
-    def __init__(
-        self,
-        name: str,
-        session: AskSession,
-        prompts: Prompts,
-        *,
-        votes: int = 1,
-        temperature: float = 1.0,
-        max_tokens: int = 200,
-        wait: bool = False,
-    ) -> None:
-        self.name, self.session, self.prompts = name, session, prompts
-        self.chooser = self.account = Chooser(
-            session, votes=votes, temperature=temperature, max_tokens=max_tokens, wait=wait
-        )
+    def __init__(self, name: str, chooser: Chooser, prompts: Prompts) -> None:
+        self.name, self.session, self.prompts = name, chooser.session, prompts
+        self.chooser = self.account = chooser
         self._questions: dict[ClosedQuestion, Question] = {}
 
     def question(self, question: Question) -> ClosedQuestion:
@@ -95,26 +74,14 @@ class ClosedSuggester:
 
     Args:
         name: as in `--suggester`.
-        session: who is asked; closed by whoever opened it.
+        chooser: asks.
         situations: of the env; the vocabulary is what can be done there at all, but for moving and waiting.
         card: the env as prompts know it.
-        votes, max_tokens: see `Chooser`.
-        wait: wait for each answer, so that a run without kept replies has the same bytes as one with them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        session: AskSession,
-        situations: GoalSpace,
-        card: EnvCard,
-        *,
-        votes: int = 1,
-        max_tokens: int = 200,
-        wait: bool = False,
-    ) -> None:
-        self.name, self.session, self.situations, self.card = name, session, situations, card
-        self.chooser = self.account = Chooser(session, votes=votes, max_tokens=max_tokens, wait=wait)
+    def __init__(self, name: str, chooser: Chooser, situations: GoalSpace, card: EnvCard) -> None:
+        self.name, self.session, self.situations, self.card = name, chooser.session, situations, card
+        self.chooser = self.account = chooser
         self.goals = tuple(deed for deed in situations.possible if not deed.startswith(_IDLE))
         self._odds: dict[int, NDArray[np.float64]] = {}
         self._left: dict[int, int] = {}  # questions without an answer; one that failed leaves it above 0

@@ -14,6 +14,7 @@ the layers multiply: float32, or bfloat16, which is faster and stored as another
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,9 +53,11 @@ class LocalBackend:
         self._model: Any = None
         self._tokenizer: Any = None
         self._scorer: Any = None
+        self._closing = threading.Event()
 
     async def complete(self, request: Request) -> Reply:
         if self._queue is None:
+            self._closing.clear()
             self._queue = asyncio.Queue()
             self._worker = asyncio.create_task(self._work(self._queue))
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -72,6 +75,7 @@ class LocalBackend:
         return facts
 
     async def close(self) -> None:
+        self._closing.set()  # a thread cannot be cancelled, so it looks at this before each layer
         if self._worker is not None:
             self._worker.cancel()
             with suppress(asyncio.CancelledError):
@@ -228,7 +232,14 @@ class LocalBackend:
         if self._half:
             to_bfloat16(model)
         self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+        for layer in self._model.modules():
+            if not any(True for _ in layer.children()):
+                layer.register_forward_pre_hook(self._go_on)
         self._scorer = Scorer(self._model)
+
+    def _go_on(self, *_: Any) -> None:
+        if self._closing.is_set():
+            raise Fault("stop", "closed", "the session is closed")
 
 
 def from_folder(spec: str, connection: Connection) -> LocalBackend:

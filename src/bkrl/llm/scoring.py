@@ -26,11 +26,10 @@ _State = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Scorer:
-    """Scores options; `keep_prefixes` False computes every question by itself (for comparison)."""
+    """Scores options; what a batch shares is kept for later ones."""
 
-    def __init__(self, model: Any, keep_prefixes: bool = True) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.keep_prefixes = keep_prefixes
         self._states: OrderedDict[Tokens, _State] = OrderedDict()
         config = model.config.get_text_config()
         self._window = getattr(config, "sliding_window", None) or 0
@@ -41,8 +40,6 @@ class Scorer:
         with torch.inference_mode():
             if not questions:
                 return []
-            if not self.keep_prefixes:
-                return [scores for one in questions for scores in self._passes([one], (), [])]
             shared = _common([tuple(prompt)[:-1] for prompt, _ in questions])
             prefix, state = self._prefix(shared, len(questions) > 1)
             return self._passes(questions, prefix, state)

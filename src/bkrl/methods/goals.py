@@ -158,18 +158,25 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
         0.0
     )
     goal_wait: Annotated[
-        bool,
+        bool | None,
         Flag(
-            "wait for each answer: the same bytes with and without kept replies, but training stands still meanwhile",
+            "wait for each answer: the same bytes with and without kept replies, but training stands still meanwhile  "
+            "[default: on for local:, gguf: and hf:, which else fall behind for good; else off]",
             only=(_ASKED,),
         ),
-    ] = False
+    ] = None
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 200
 
     @property
     def asks(self) -> bool:
         name = self.suggester.removeprefix(f"{_PROGRESS}:")
         return name not in (_PROGRESS, *PLAIN, *_PRIORS, *_own()) and not name.startswith(_REPLAY)
+
+    @property
+    def waits(self) -> bool:
+        """Whether training waits for each answer."""
+        kind = self.suggester.removeprefix(f"{_PROGRESS}:").partition(":")[0]
+        return kind in ("local", "gguf", "hf") if self.goal_wait is None else self.goal_wait
 
 
 def _own() -> list[str]:
@@ -278,7 +285,7 @@ def _places(settings: GoalSettings, known: TidyGoalSpace, stack: ExitStack) -> P
         **choices,
         votes=settings.goal_votes,
         max_tokens=settings.max_tokens,
-        wait=settings.goal_wait,
+        wait=settings.waits,
         asking=settings,
     )
     plain = {"name": name, **choices} if name in PLAIN_JUDGES else {}
@@ -319,6 +326,7 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.goals.closed import ClosedSuggester
     from bkrl.labelers.material import env_card
     from bkrl.llm import CONTROLS
+    from bkrl.llm.choose import Chooser
     from bkrl.llm.opening import open_session
     from bkrl.text.prompts import SHIPPED
 
@@ -330,9 +338,8 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
         raise UsageError("--suggester rules names goals in words; leave --goal-ask closed out.")
     session = open_session(settings.suggester, settings, stack, PLAIN, "suggester")
     if closed:
-        how: dict[str, Any] = {"votes": settings.goal_votes, "max_tokens": settings.max_tokens}
-        card = env_card(settings.env)
-        return ClosedSuggester(settings.suggester, session, known, card, **how, wait=settings.goal_wait)
+        chooser = Chooser(session, votes=settings.goal_votes, max_tokens=settings.max_tokens, wait=settings.waits)
+        return ClosedSuggester(settings.suggester, chooser, known, env_card(settings.env))
     return AskedSuggester(
         settings.suggester,
         session,
@@ -342,5 +349,5 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
         strict=settings.strict_goals,
-        wait=settings.goal_wait,
+        wait=settings.waits,
     )

@@ -17,6 +17,9 @@ from bkrl.studies.executors import log_of
 from bkrl.studies.executors.work import work
 from bkrl.studies.section import Cell
 
+PATIENCE = 20.0
+"""Seconds in which a worker that was told to stop may finish its iteration; then its newest checkpoint has to do."""
+
 _DIED = "its process ended without a message (was it killed, or was memory short?)"
 _STOPPED = "its process was told to stop from outside; what it had is kept, and --retry-failed goes on from there"
 
@@ -73,9 +76,11 @@ class Local:
     def stop(self) -> str:
         """End the workers; those that are in the middle of a run keep what they have."""
         pools = [pool for pool in self._pools if pool is not None]
-        if self._jobs:
-            for worker in multiprocessing.active_children():
-                worker.terminate()
+        for _ in range(2):
+            if not all(job.future.done() for job in self._jobs):
+                for worker in multiprocessing.active_children():
+                    worker.terminate()
+                wait([job.future for job in self._jobs], timeout=PATIENCE)
         for pool in pools:
             pool.shutdown(wait=True, cancel_futures=True)
         return ""
