@@ -8,16 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bkrl.agents.bot import BotAgent
+from bkrl.agents.language.adapters import Training
+from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
+from bkrl.agents.language.catalogue import open_language_model
+from bkrl.agents.mixture import Mixture
+from bkrl.agents.play import play
 from bkrl.agents.viewer import Viewer
+from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec
+from bkrl.learn.bc import Cloning, demonstrations
 from bkrl.methods import TrainRsConfig
 from bkrl.methods.bc import ClonedLM
-from bkrl.stages import train_rs
+from bkrl.stages import collect, train_rs
 from tests.stages.interrupted import the_same_when_killed
 
 ENV = "BabyAI-MixedTrainLocal-v0@num_dists=1,room_size=5,task_kinds=goto"
@@ -66,6 +74,47 @@ def test_its_datasets_can_be_cloned_and_hold_the_labels(tmp_path: Path) -> None:
     how = {"steps": 64, "eval_every": 64, "batch_size": 16}
     clone = train_rs.run(settings(tmp_path / "clone", alg="bc", data=data, **how), Reporter())
     assert clone.facts["samples_train"] > 10
+
+
+def test_a_round_is_read_once_and_what_was_read_stays_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "BabyAI-MixedTrainLocal-v0@task_kinds=goto+putnext,room_size=5,num_dists=1"
+    training = Training("all", frozen=1)  # prompts of unlike lengths, with the states of a frozen layer
+    agent = LanguageAgent(open_language_model("tiny-causal"), told, 1, LanguageSettings(training=training))
+    envs = [f"{ENV},language=fr", told]
+    data = [
+        collect.run(CollectConfig(env=env, explorer="bot", episodes=4, out=tmp_path / env[-3:]), Reporter()).path
+        for env in envs
+    ]
+    parts = [demonstrations(Dataset.open(path), agent, only_successes=False, held_out=0.3, seed=1) for path in data]
+    read: list[int] = []
+    inputs = agent.inputs
+    monkeypatch.setattr(agent, "inputs", lambda views: (read.append(len(views)), inputs(views))[1])
+    how = {"batch_size": 8, "learning_rate": 1e-3, "max_grad_norm": 1.0, "total_steps": 100, "seed": 1}
+    both = Cloning(agent, None, **how)
+    for part in parts:
+        both.add(*part)
+    assert len(read) == 4
+    assert sum(read) <= sum(len(one) for part in parts for one in part)
+    assert both.data.inputs["tokens"].shape[1] > both.data.inputs["lengths"].min()
+    with torch.no_grad():
+        logits, actions = both.data.look(torch.arange(both.data.units))
+        alone = [Cloning(agent, part, **how) for part in parts]
+        looks = [one.data.look(torch.arange(one.data.units)) for one in alone]
+    torch.testing.assert_close(logits, torch.cat([one for one, _ in looks]), rtol=1e-4, atol=1e-4)
+    assert torch.equal(actions, torch.cat([one for _, one in looks]))
+
+
+def test_the_learner_is_not_asked_where_the_bot_always_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = LanguageAgent(open_language_model("tiny-t5"), ENV, 1)
+    asked: list[int] = []
+    act = agent.act
+    monkeypatch.setattr(agent, "act", lambda *given: (asked.append(1), act(*given))[1])
+    for share, often in ((1.0, False), (0.5, True)):
+        found = list(play(Mixture(agent, BotAgent.of(ENV), share, 1), make_vec(ENV, 2), 2, seed=1))
+        assert len(found) == 2
+        assert bool(asked) is often
 
 
 def test_it_needs_a_bot(tmp_path: Path) -> None:

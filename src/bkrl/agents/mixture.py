@@ -1,5 +1,6 @@
 """A learner and its bot, who act in turns: which of them acts is drawn anew in each step (DAgger, Ross et al. 2011)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ class Mixture(Agent):
             name: {key.removeprefix(name): one for key, one in state.items() if key.startswith(name)}
             for name in ("agent.", "bot.")
         }
-        own = self._ask(views, parts["agent."], started, noise)
         bot = self.bot.act(views, parts["bot."], started, None)
+        # Where the bot always acts, the learner, who may be slow, is not asked.
+        own = (
+            replace(bot, state=parts["agent."])
+            if self.share >= 1
+            else self._ask(views, parts["agent."], started, noise)
+        )
         taken = self._draw.random(len(views)) < self.share
         after = {f"agent.{key}": one for key, one in own.state.items()}
         after |= {f"bot.{key}": one for key, one in bot.state.items()}

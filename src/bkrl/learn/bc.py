@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from bkrl.agents.protocol import TrainableAgent
+from bkrl.agents.protocol import Inputs, TrainableAgent
 from bkrl.core.activity import doing
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.prefixes import under
@@ -118,7 +119,7 @@ class Cloning:
 
     Args:
         agent: who is trained.
-        data: what it learns from, and what it is examined on, which may be empty; None: `learn_from` says it.
+        data: what it learns from, and what it is examined on, which may be empty; None: `add` says it.
         batch_size: samples of a minibatch; of an agent with a memory, whole episodes of about so many.
         learning_rate: Adam's.
         max_grad_norm: gradients are clipped to this norm.
@@ -152,15 +153,17 @@ class Cloning:
         self.batch_size = batch_size
         self.step = self.place = 0  # `place`: how far the epoch is
         self.epoch = -1
+        kind: type[_Episodes] | type[_Steps] = _Episodes if agent.begin(1) else _Steps
+        self.data, self.held_out = (kind(agent, batch_size, hardware.device) for _ in range(2))
         if data is not None:
-            self.learn_from(*data)
+            self.add(*data)
 
-    def learn_from(self, data: Demonstrations, held_out: Demonstrations) -> None:
-        """Take other samples from now on; an epoch begins."""
-        kind = _Episodes if self.agent.begin(1) else _Steps
+    def add(self, data: Demonstrations, held_out: Demonstrations) -> None:
+        """Learn from these samples too from now on; an epoch begins."""
         with doing(f"reading {len(data) + len(held_out):,} samples"), torch.no_grad(), self.hardware.autocast():
-            self.data = kind(self.agent, data, self.batch_size)
-            self.held_out = kind(self.agent, held_out, self.batch_size) if len(held_out) else None
+            self.data.add(data)
+            if len(held_out):
+                self.held_out.add(held_out)
         self.epoch, self.place = self.epoch + 1, 0
         self.order = self._order()
 
@@ -190,7 +193,7 @@ class Cloning:
                 f"Cloning diverged after {self.step:,} samples; begin again with --fresh and a smaller --learning-rate."
             )
         metrics = dict(zip(("bc/loss", "bc/accuracy", "bc/grad_norm"), mean, strict=True))
-        if self.held_out is not None:
+        if self.held_out.units:
             with torch.no_grad():
                 loss, correct, _ = self._figures(self.held_out, self.held_out.some(_EXAMINED))
             metrics |= {"bc/held_out_loss": float(loss), "bc/held_out_accuracy": float(correct)}
@@ -262,17 +265,42 @@ class Cloning:
         """Nothing is open."""
 
 
-class _Steps:
+class _Samples:
+    """What one kind of agent learns from. What is added is read once: earlier samples are not read again."""
+
+    def __init__(self, agent: TrainableAgent, batch_size: int, device: torch.device) -> None:
+        self.agent, self.batch_size, self.units = agent, batch_size, 0
+        self.inputs: Inputs = {}
+        self.actions = self.places = self.lengths = torch.zeros(0, dtype=torch.int64, device=device)
+
+    def _read(self, views: Views, places: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
+        """Read views (M,); `places` says where among them each unit begins."""
+        new, before = self.agent.inputs(views), len(next(iter(self.inputs.values()), ()))
+        self.inputs = {name: _behind(self.inputs[name], rows) if before else rows for name, rows in new.items()}
+        self.places, self.actions = _more(self.places, places + before), _more(self.actions, actions)
+        self.units = len(self.places)
+
+
+def _more(old: Tensor, new: NDArray[np.int64]) -> Tensor:
+    return torch.cat([old, torch.from_numpy(new).to(old.device)])
+
+
+def _behind(rows: Tensor, new: Tensor) -> Tensor:
+    """Both, one behind the other; prompts of unlike lengths are filled up."""
+    if rows.shape[1:] != new.shape[1:]:
+        rows, new = pad_sequence([*rows, *new], batch_first=True).split([len(rows), len(new)])
+    return torch.cat([rows, new])
+
+
+class _Steps(_Samples):
     """Samples for an agent without memory. Each distinct view is kept once, and, where that saves, looked at once."""
 
-    def __init__(self, agent: TrainableAgent, data: Demonstrations, batch_size: int) -> None:
-        self.agent, self.batch_size, self.units = agent, batch_size, len(data)
-        first, places = distinct_rows(ViewKeys(agent.wants)(data.views))
-        self.inputs = agent.inputs(data.views[first])
-        device = next(iter(self.inputs.values())).device
-        self.places, self.actions = (torch.from_numpy(a).to(device) for a in (places, data.actions))
-        some = places[:: max(1, len(places) // batch_size)][:batch_size]
-        self.repeats = len(np.unique(some)) <= _WORTH * len(some)
+    def add(self, data: Demonstrations) -> None:
+        """Read more."""
+        first, places = distinct_rows(ViewKeys(self.agent.wants)(data.views))
+        self._read(data.views[first], places, data.actions)
+        some = self.places[:: max(1, self.units // self.batch_size)][: self.batch_size]
+        self.repeats = len(some.unique()) <= _WORTH * len(some)
 
     def end(self, order: Tensor, place: int) -> int:
         """Where the minibatch that begins at a place of an order ends."""
@@ -292,16 +320,13 @@ class _Steps:
         return logits if back is None else logits.index_select(0, back), self.actions.index_select(0, chosen)
 
 
-class _Episodes:
+class _Episodes(_Samples):
     """Whole episodes for an agent with a memory, side by side and filled up with repeats of their last step."""
 
-    def __init__(self, agent: TrainableAgent, data: Demonstrations, batch_size: int) -> None:
-        self.agent, self.batch_size, self.units = agent, batch_size, len(data.starts) - 1
-        self.inputs = agent.inputs(data.views)
-        device = next(iter(self.inputs.values())).device
-        self.actions = torch.from_numpy(data.actions).to(device)
-        self.starts = torch.from_numpy(data.starts[:-1]).to(device)
-        self.lengths = torch.from_numpy(np.diff(data.starts)).to(device)
+    def add(self, data: Demonstrations) -> None:
+        """Read more."""
+        self._read(data.views, data.starts[:-1], data.actions)
+        self.lengths = _more(self.lengths, np.diff(data.starts))
 
     def end(self, order: Tensor, place: int) -> int:
         """Where the minibatch that begins at a place of an order ends: with the episode that fills it."""
@@ -315,7 +340,7 @@ class _Episodes:
 
     def look(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (S, A) and actions (S,) of all steps of episodes."""
-        starts, lengths = self.starts[chosen], self.lengths[chosen]
+        starts, lengths = self.places[chosen], self.lengths[chosen]
         ages = torch.arange(int(lengths.max()), device=starts.device)[:, None]  # (T, 1)
         rows = starts + torch.minimum(ages, lengths - 1)  # (T, B)
         sequence = {

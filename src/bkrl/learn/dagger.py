@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.mixture import Mixture
 from bkrl.agents.play import MOST_AT_ONCE
@@ -18,9 +16,8 @@ from bkrl.agents.record import open_writer, record
 from bkrl.core.activity import doing
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
-from bkrl.data.views import Views
 from bkrl.envs import captioner, env_spec, make_vec
-from bkrl.learn.bc import Cloning, Demonstrations, demonstrations
+from bkrl.learn.bc import Cloning, demonstrations
 from bkrl.learn.protocol import Saved
 from bkrl.runs.record import Run
 
@@ -66,7 +63,6 @@ class Dagger:
         self.envs = make_vec(rounds.env_id, min(rounds.episodes, MOST_AT_ONCE), backend=rounds.backend)  # type: ignore[arg-type]
         self.describe = captioner(rounds.env_id, env_spec(rounds.env_id).language)
         self.step = self.episodes = self.number = 0
-        self.parts: tuple[list[Demonstrations], list[Demonstrations]] = [], []
 
     @property
     def done(self) -> bool:
@@ -79,7 +75,6 @@ class Dagger:
         with doing("playing a round", self.rounds.episodes, "episodes") as tick:
             dataset = self._play(share, tick)
         count = self._take(dataset)
-        self.cloning.learn_from(*map(joined, self.parts))
         minibatches = max(1, round(self.rounds.passes * count / self.cloning.batch_size))
         figures = self.cloning.iterate(minibatches)
         self.agent.at_step(self.step)
@@ -121,8 +116,7 @@ class Dagger:
         made = demonstrations(
             dataset, self.agent, only_successes=False, held_out=self.rounds.held_out, seed=self.seed + self.number
         )
-        for part, new in zip(self.parts, made, strict=True):
-            part.append(new)
+        self.cloning.add(*made)
         self.step += dataset.num_steps
         self.episodes += dataset.num_episodes
         self.number += 1
@@ -140,8 +134,6 @@ class Dagger:
     def restore(self, saved: Saved) -> None:
         for number in range(int(saved.counters["rounds"])):
             self._take(Dataset.open(self._place(number)))
-        if self.number:
-            self.cloning.learn_from(*map(joined, self.parts))
         self.cloning.restore(saved._replace(counters=saved.counters | {"step": saved.counters["samples"]}))
         self.agent.at_step(self.step)
 
@@ -154,17 +146,6 @@ class Dagger:
     def close(self) -> None:
         """Close the envs."""
         self.envs.close()
-
-
-def joined(parts: list[Demonstrations]) -> Demonstrations:
-    """One after another."""
-    ends = np.cumsum([0, *(len(part) for part in parts)])
-    starts = [part.starts[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
-    return Demonstrations(
-        Views.joined([part.views for part in parts]),
-        np.concatenate([part.actions for part in parts]),
-        np.concatenate([*starts, ends[-1:]]),
-    )
 
 
 def agreement(dataset: Dataset) -> float:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bkrl.core.activity import doing
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
@@ -20,7 +19,7 @@ from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_metho
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
-    from bkrl.learn.bc import Cloning, Demonstrations
+    from bkrl.learn.bc import Cloning
     from bkrl.learn.dagger import Dagger
 
 
@@ -156,8 +155,6 @@ def build(settings: CloningSettings) -> Trainee:
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
-    if settings.lm.lm:
-        _read(agent, parts)
     learner = _cloning(settings, agent, parts, settings.steps)
     made = Trainee(
         learner,
@@ -186,16 +183,6 @@ def build(settings: CloningSettings) -> Trainee:
             "of the episodes succeed); use --explorer bot, or --only-successes."
         )
     return made
-
-
-def _read(agent: Any, parts: Sequence[Demonstrations]) -> None:
-    """InputError where the model cannot read what was seen; a model without a limit reads all if it reads one."""
-    for part in parts:
-        count = len(part) if agent.lm.limit is not None else min(1, len(part))
-        with doing("reading prompts", count, "samples") as done:
-            for first in range(0, count, 4_096):
-                done(first)
-                agent.scorer.prompts(agent.prompts(part.views[first : min(first + 4_096, count)])[0])
 
 
 @dataclass
