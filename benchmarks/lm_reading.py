@@ -5,8 +5,9 @@
 Missions of three kinds, six actions, two distractors, ten steps: random play solves 7 % of it, the bot 98 %. Who does
 not read the mission cannot know which of three objects is meant. The bot plays `--pool` episodes. For each seed an
 order of these is drawn, and a head on the last state of the model (`--train heads --action-head`) clones the first 10,
-30 and 80; so do all weights of `tiny-t5`. A line for each says the samples, the agreement with the bot in the pool's
-other episodes, and the success in episodes that are the same for all, with sampled actions. No setting was tuned.
+30 and 80; so do all weights of `tiny-t5`, and a small network that sees symbols (`compact`). A line for each says the
+samples, the agreement with the bot in the pool's other episodes, and the success in episodes that are the same for
+all, with sampled actions. No setting was tuned.
 
 A frozen model reads a prompt once for all seeds, which is what makes this cheap: ten minutes of a core without play.
 """
@@ -18,7 +19,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bkrl.agents.build import new_agent, teach
 from bkrl.agents.language.adapters import Training
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
@@ -42,6 +44,7 @@ from bkrl.stages import collect
 ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto+pickup+seq,room_size=5,num_dists=2,actions=canonical,max_steps=10"
 UNSEEN, PLAYED = 1_000_003, 30
 """Seed of the episodes that all are measured on, and their number."""
+SMALL = ("tiny-t5", "compact")
 EPOCHS, BATCH, RATE = 60, 16, 1e-3
 
 
@@ -62,8 +65,14 @@ class Frozen(LanguageAgent):
         return {"logits": torch.zeros(len(hidden), len(self.action_names)), "hidden": hidden}
 
 
-def agent_of(where: str, weights: str, seed: int, lm: Any = None) -> LanguageAgent:
-    """`tiny-t5`, all of which learns, or a frozen model with a head of its own."""
+def agent_of(where: str, seed: int, lm: Any, missions: Sequence[str]) -> Any:
+    """`tiny-t5` or the network `compact`, all of which learns, or a frozen model with a head of its own."""
+    if where == "compact":  # it sees symbols, and reads missions alone
+        envs = make_vec(ENV, 1)
+        agent = new_agent(where, envs, "symbolic", 1, seed, True)
+        teach(agent, envs)
+        agent.vocabulary.add(missions)
+        return agent
     settings = {"head_sizes": (64, 64), "head_activation": "relu", "form": "lamorel", "observations": 1}
     if where == "tiny-t5":
         small = open_language_model(where, seed=seed)
@@ -88,7 +97,7 @@ def agreement(cloning: Cloning) -> float:
 
 def figures(where: str, weights: str, given: argparse.Namespace, data: Dataset) -> Iterator[dict[str, Any]]:
     """A row for each seed and number of episodes."""
-    large = where != "tiny-t5"
+    large = where not in SMALL
     lm = open_language_model(where, pretrained=weights == "pretrained", chat=False) if large else None
     place = Path(f"{given.states}-{weights}.pt") if given.states and large else None
     kept: dict[Any, Tensor] = torch.load(place) if place and place.exists() else {}
@@ -98,7 +107,7 @@ def figures(where: str, weights: str, given: argparse.Namespace, data: Dataset) 
         order = np.random.default_rng(seed).permutation(given.pool)
         for count in given.episodes:
             began = time.process_time()
-            agent = agent_of(where, weights, seed, lm)
+            agent = agent_of(where, seed, lm, data.missions)
             if isinstance(agent, Frozen):
                 agent.kept = kept
             shown, _ = demonstrations(data, agent, only_successes=False, held_out=0.0, seed=1)
@@ -121,7 +130,7 @@ def figures(where: str, weights: str, given: argparse.Namespace, data: Dataset) 
 def main() -> None:
     """Print a row of JSON for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lm", nargs="+", default=["smollm2-135m", "tiny-t5"])
+    parser.add_argument("--lm", nargs="+", default=["smollm2-135m", *SMALL])
     parser.add_argument("--weights", nargs="+", default=["pretrained", "random"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--episodes", nargs="+", type=int, default=[10, 30, 80])
@@ -136,7 +145,7 @@ def main() -> None:
         how = CollectConfig(env=ENV, explorer="bot", episodes=given.pool, seed=1, out=Path(place) / "bot")
         data = Dataset.open(collect.run(how, Reporter()).path)
         for where in given.lm:
-            for weights in given.weights if where != "tiny-t5" else ["random"]:
+            for weights in given.weights if where not in SMALL else ["random"]:
                 for row in figures(where, weights, given, data):
                     print(json.dumps(row), file=out, flush=True)
 
