@@ -118,9 +118,9 @@ def label(
 
 
 def train_rm(root: Path, variant: str, control: str = "none", dataset: Path | None = None, **settings: Any) -> Path:
-    """A potential; `training`: what its making found."""
+    """A potential; `training`: what its making found; `name`: of its folder."""
     training = settings.pop("training", {"accuracy": 0.8})
-    out = root / (f"rm-{variant}" + ("" if control == "none" else f"-{control}"))
+    out = root / settings.pop("name", f"rm-{variant}" + ("" if control == "none" else f"-{control}"))
     labels = root / f"label-{variant}"
     config = TrainRmConfig(labels=labels, out=out, control=control, **settings)
     inputs = {"labels": labels, "dataset": dataset or root / "data"}

@@ -13,6 +13,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.methods import TrainRsConfig
 from bkrl.report.contrast import contrast, table, values
+from bkrl.report.groups import group_runs
 from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
@@ -239,6 +240,34 @@ def test_advice_that_a_model_told_is_its_own_whoever_made_the_potential(tmp_path
     found = {one.form: one for one in training_runs(chain, list(chain.nodes.values()))[0]}
     assert (found["advice"].control, found["advice"].annotator) == ("none", "m")
     assert (found["pbrs"].control, found["pbrs"].annotator) == ("equal labels", "m + equal")
+
+
+def test_draws_of_random_advice_are_one_control_and_a_model_is_named_once(tmp_path: Path) -> None:
+    collect(tmp_path)
+    label(tmp_path, "pref", llm="equal")
+    paths = [train_rs(tmp_path, "ppo", 1)]
+    for name in ("local:m", "random:1", "random:2"):
+        asked = {"llm": name, **({"model": "m"} if name == "local:m" else {})}
+        told = {"advice": {"source": "told", "scale": 0.3, "asked": asked}}
+        made = train_rm(tmp_path, "pref", advice=name, advice_captions=50, training=told, name=f"rm-{name[-1]}")
+        paths.append(
+            train_rs(
+                tmp_path,
+                "bk-pref",
+                1,
+                potential=made,
+                name=f"run-{name[-1]}",
+                shaping="advice",
+                facts={"form": "advice"},
+            )
+        )
+    chain = follow(paths)
+    groups, _ = group_runs(training_runs(chain, list(chain.nodes.values()))[0])
+    assert {one.label: len(one.runs) for one in groups} == {
+        "ppo": 1,
+        "bk-pref (advice, m)": 1,
+        "bk-pref (advice, random advice)": 2,
+    }
 
 
 def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: Path) -> None:

@@ -228,13 +228,14 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
 
     What all runs have needs no mention, and what is a method's default; of other settings, what most runs have.
     """
-    keys = {key for run in runs for key in run.settings} - {"compat", "rm.part"}
+    keys = {key for run in runs for key in run.settings} - {"compat", "rm.part", "rm.advice"}
     usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
     # Ties go to the first in the alphabet, so that labels are stable.
     common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
     defaults = _defaults(runs[0].alg)
     common |= {key: defaults[key] for key in keys & defaults.keys() if len(usual[key]) > 1}
-    annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith("labels")}
+    drawn = ("labels", "advice")  # controls whose name says who answered
+    annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith(drawn)}
     labels = []
     for run in runs:
         parts = [] if run.form in ("none", "pbrs", "novelty") else [run.form]
@@ -244,7 +245,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         parts += [] if run.control == "none" else [run.control]
         parts += ["empty"] if run.empty and run.control != "zero" else []
         named = len(annotators) > 1 or run.annotator != "rules"  # `rules` alone is what is usual, and is said elsewhere
-        if named and run.annotator and not run.control.endswith("labels"):
+        if named and run.annotator and not run.control.endswith(drawn):
             parts.append(run.annotator)
         parts += [
             f"{key}={run.settings.get(key, 'default')}"
