@@ -291,3 +291,13 @@ def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: 
     told = {one.dataset for one in found if one.alg == "bk-pref"}
     assert told == {sha256(data / "manifest.json")}
     assert next(one.dataset for one in found if one.alg == "ppo") == ""
+
+
+def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path):
+    for seed in range(1, 4):
+        train_rs(tmp_path / "ppo", "ppo", seed)
+        start = train_rs(tmp_path / "start", "ppo", seed, env=KEY, name=f"oracle-s{seed}")
+        train_rs(tmp_path / "later", "ppo", seed, init_from=start)
+    train_rs(tmp_path / "later", "ppo", 4, init_from=tmp_path / "start" / "oracle-s3")  # not the policy of its seed
+    found, _ = contrast(str(tmp_path / "later"), str(tmp_path / "ppo"), 0.8)
+    assert [one.a.n for one in found] == [3, 1]

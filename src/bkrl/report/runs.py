@@ -149,7 +149,9 @@ def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
     for one in ancestors:
         if one.stage in _SHORT:
             flat |= _flat(one.config, one.stage, f"{_SHORT[one.stage]}.")
-    return flat
+    # Where run s of a study begins as policy s of an entry, NAME-sS, or is guided by it, the runs are one method's.
+    of_seed = f"-s{node.config.get('seed')}"
+    return flat | {name: flat[name].removesuffix(of_seed) for name in ("init_from", "guide") if name in flat}
 
 
 def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
