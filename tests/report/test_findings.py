@@ -185,7 +185,7 @@ def test_without_plain_ppo_nothing_is_claimed():
     trained = runs("bk-code", 200)
     assert "There is no plain PPO run here" in said(trained, "caution")
     assert said(trained, "for") == ""
-    assert headline(judged(trained)[0]).startswith("Nothing is compared here")
+    assert headline(judged(trained)[0]).startswith("No shaped method is compared")
 
 
 def test_a_control_that_gains_too_speaks_against():

@@ -38,7 +38,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     """One sentence above all others."""
     methods = [row for comparison in comparisons for row in comparison.rows if row.group.is_method and row.against]
     if not methods:
-        return "Nothing is compared here: it takes plain PPO and a shaped method in the same env."
+        return "No shaped method is compared with plain PPO here: that takes both in the same env."
     better = [row for row in methods if _sign(row.against) > 0]
     worse = [row for row in methods if _sign(row.against) < 0]
     hinted = [row for row in methods if _sign(row.against) == 0 and row.ratio is not None and row.ratio.side > 0]
