@@ -215,12 +215,10 @@ class EvolveConfig(AskConfig):
 
     @property
     def envs(self) -> tuple[str, ...]:
-        """The tasks."""
         return tuple(self.tasks.split())
 
     @property
     def seeds(self) -> range:
-        """Of the trainings."""
         return range(self.train_seed, self.train_seed + self.train_seeds)
 
     @property
