@@ -22,7 +22,6 @@ BRANCHING = {
     "envs/babyai/generate.py: follow",
     "envs/babyai/memory.py: _act",
     "envs/crafter/captions.py: _read",
-    "envs/crafter/worldgen.py: _lay_ground",
     "learn/loop.py: train",
     "learn/ppo.py: update",
     "llm/rules/crafter.py: goals",

@@ -15,7 +15,7 @@ from bkrl.core.jit import kernel
 from bkrl.envs.crafter import engine as engine_module
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.mt19937 import next_word, randint, seed_stream, skip_words, uniform, uniforms
-from bkrl.envs.crafter.noise import noise3, seed_noise
+from bkrl.envs.crafter.noise import ROUGH, lay_noise, noise3, seed_noise
 from bkrl.envs.crafter.render import _light
 from bkrl.envs.crafter.rules import GAMES
 from bkrl.envs.crafter.state import ENV, OBJECT
@@ -58,6 +58,13 @@ def _noise(records, seed, places, values):
         values[i] = noise3(env, places[i, 0], places[i, 1], places[i, 2])
 
 
+@kernel
+def _laid(records, seed, step_x, step_y, z, bands, plane):
+    env = records[0]
+    seed_noise(env, seed)
+    lay_noise(env, step_x, step_y, z, bands, plane)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**31 - 2, 2**32 - 1])
 def test_the_stream_is_numpys(seed):
     theirs = np.random.RandomState(seed)
@@ -93,6 +100,18 @@ def test_noise_is_opensimplex_to_the_last_bit():
         _noise(specs(), seed, places, values)
         simplex = opensimplex.OpenSimplex(seed)
         np.testing.assert_array_equal(values, [simplex.noise3(*place) for place in places])
+
+
+@pytest.mark.parametrize(("step_x", "step_y", "z"), [(1 / 3, 1 / 3, 8), (1 / 15, 1 / 15, 0), (2 / 3, 1 / 15, 7)])
+def test_rough_noise_is_close_where_it_is_asked_for(step_x, step_y, z):
+    cells = np.array([(x * step_x, y * step_y, z) for x in range(64) for y in range(64)])
+    bands = np.stack([np.arange(64) // 2, 63 - np.arange(64) // 3])
+    wanted = (bands[0, :, None] <= np.arange(64)) & (np.arange(64) <= bands[1, :, None])
+    for seed in range(40):
+        exact, rough = np.zeros(64 * 64), np.zeros(64 * 64, np.float32)
+        _noise(specs(), seed, cells, exact)
+        _laid(specs(), seed, step_x, step_y, float(z), bands, rough)
+        assert np.abs(exact - rough)[wanted.ravel()].max() < ROUGH
 
 
 def test_pictures_are_neither_compiled_nor_loaded_for_symbolic_observations(monkeypatch):

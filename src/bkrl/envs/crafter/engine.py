@@ -16,7 +16,7 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, GAMES, ITEMS, RuleSet
 from bkrl.envs.crafter.state import DIRECTIONS, ENV, FIRST_ROWS, OBJECT, THE_PLAYER, rows_needed
 from bkrl.envs.crafter.textures import tiles
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID
-from bkrl.envs.crafter.worldgen import Column
+from bkrl.envs.crafter.worldgen import empty_room
 from bkrl.envs.threads import Shares
 
 _SEEDS: Final = 2**31 - 1
@@ -141,7 +141,7 @@ class Engine:
                 chosen,
                 self.switches,
                 self._daylight,
-                Column.empty(),
+                empty_room(),
                 self.out,
                 start,
                 stop,

@@ -130,9 +130,9 @@ def _show(env: Any, objects: Any, light: float, symbolic: bool, observation: Any
 
 @kernel
 def begin_envs(
-    envs: Any, tables: Any, chosen: Any, rules: Any, daylight: Any, column: Any, out: Any, start: Int, stop: Int
+    envs: Any, tables: Any, chosen: Any, rules: Any, daylight: Any, rooms: Any, out: Any, start: Int, stop: Int
 ) -> None:
-    """`Env.reset` of each chosen env, with the seed laid ready in `next_seed`. `column`: room, see `Column`."""
+    """`Env.reset` of each chosen env, with the seed laid ready in `next_seed`. `rooms`: (1,) `worldgen.ROOM`."""
     for n in range(start, stop):
         if chosen[n]:
             env, objects = envs[n], tables[n]
@@ -140,7 +140,7 @@ def begin_envs(
             seed_stream(env, env.next_seed)
             _clear(env)
             add(env, objects, PLAYER, AREA // 2, AREA // 2, 0, 0)
-            generate_world(env, objects, column)
+            generate_world(env, objects, rooms[0])
             out.table_ends[n] = env.objects_end
             _show(env, objects, daylight[0], rules.symbolic, out.symbolic[n])
 

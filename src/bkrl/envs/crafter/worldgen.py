@@ -1,23 +1,22 @@
 """World generation, `crafter/worldgen.py` cell by cell and draw by draw.
 
-Terrain is a decision tree over noise. Most decisions are clear long before all noise is known: with noise never beyond
-±1, two coarse planes bound `water` and `mountain` well enough for most cells. The bounds are wide by `_MARGIN`, and
-where they do not decide, the value itself is computed with the reference's operations in the reference's order. Noise
-is a pure function, so leaving some out, or taking it plane by plane, changes nothing; random draws are never reordered.
+Terrain is a decision tree: is noise above a threshold? So noise is laid quickly and roughly (`lay_noise`), in whole
+planes, of which later ones leave out columns that cannot need them. Where a number lies within `_MARGIN` of its
+threshold, it is computed with the reference's operations in the reference's order. Noise is a pure function, so this
+changes nothing; random draws are never reordered.
 """
 
-from __future__ import annotations
-
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import Int, helper
-from bkrl.envs.crafter.mt19937 import randint, uniform
-from bkrl.envs.crafter.noise import LARGEST, noise3, seed_noise
-from bkrl.envs.crafter.rules import AREA
+from bkrl.envs.crafter.mt19937 import WORDS, randint, skip_words, uniforms
+from bkrl.envs.crafter.noise import ROUGH, lay_noise, noise3, seed_noise
+from bkrl.envs.crafter.rules import AREA, CHUNK
 from bkrl.envs.crafter.state import (
+    CHUNKS_A_SIDE,
     COAL,
     COW,
     DIAMOND,
@@ -33,7 +32,6 @@ from bkrl.envs.crafter.state import (
     WATER,
     ZOMBIE,
     add,
-    set_material,
 )
 
 COW_HEALTH: Final = 3
@@ -41,195 +39,281 @@ ZOMBIE_HEALTH: Final = 5
 SKELETON_HEALTH: Final = 3
 
 CENTER: Final = AREA // 2
-_MARGIN: Final = 1e-6
-_AXIS: Final = np.arange(AREA) - CENTER
-_DISTANCE: Final = np.hypot(_AXIS[:, None], _AXIS[None, :])
-_START_LEAST: Final[Any] = 1 / (1 + np.exp(_DISTANCE - 4 + 2 * LARGEST))
-_START_MOST: Final[Any] = 1 / (1 + np.exp(_DISTANCE - 4 - 2 * LARGEST))
-"""Bounds of `start`, the clearing around the player, at [x, y]."""
-_UNKNOWN: Final = -1
-# Ground that is not decided yet: grass or a tree; and rock, to which its height of 1 to 3 is added
+_MARGIN: Final = np.float32(2 * ROUGH)
+"""No sum of noise below weighs its parts by more than 1.7 in all."""
+
+# Planes of noise: what the two coordinates are divided by, the first before the second, and z
+_PLANES: Final = (
+    ((3, 1), (3, 1), 8.0),  # start
+    ((15, 1), (15, 1), 3.0),  # water
+    ((5, 1), (5, 1), 3.0),
+    ((15, 1), (15, 1), 0.0),  # mountain
+    ((5, 1), (5, 1), 0.0),
+    ((7, 1), (7, 1), 6.0),
+    ((1.5, 1), (5, 3), 7.0),
+    ((5, 3), (1.5, 1), 7.0),
+    ((8, 1), (8, 1), 1.0),
+    ((6, 1), (6, 1), 2.0),
+    ((5, 1), (5, 1), 6.0),
+    ((9, 1), (9, 1), 4.0),
+    ((7, 1), (7, 1), 5.0),
+)
+_START, _WATER, _WATER_FINE, _MOUNTAIN, _MOUNTAIN_FINE = range(5)
+_CAVE, _LEVEL_TUNNEL, _UPRIGHT_TUNNEL, _COAL, _IRON, _LAVA, _SAND, _TREE = range(5, len(_PLANES))
+_X: Final[Any] = np.array([np.arange(AREA) / first / second for (first, second), _, _ in _PLANES])
+_Y: Final[Any] = np.array([np.arange(AREA) / first / second for _, (first, second), _ in _PLANES])
+"""(planes, AREA): where the cells lie in the noise."""
+_Z: Final[Any] = np.array([z for _, _, z in _PLANES])
+
+_SQUARED: Final = (np.arange(AREA)[:, None] - CENTER) ** 2 + (np.arange(AREA) - CENTER) ** 2
+_FAR: Final[Any] = np.exp(np.sqrt(_SQUARED) - 4).astype(np.float32)
+"""exp(-start) at [x, y] where its noise is 0."""
+_CLEARING: Final = 19
+"""Cells from the player at which the noise of `start` is of no account any more: exp(4 + 2 - 19) is 2e-6."""
+_NEAR: Final = _SQUARED < _CLEARING**2
+
+# Ground that is not decided yet: a meadow (grass or a tree), to which the level of water is added: 1 may be sand, 2 is
+# sand or water, 3 is water; and rock, to which its height is added: 1, 2 may hold diamonds, 3 may be a cave or lava
+_UNKNOWN: Final = 0
 _MEADOW: Final = 100
 _ROCK: Final = 200
 
-
-class Column(NamedTuple):
-    """Room for what becomes of one column of the map, (AREA,) each."""
-
-    water: NDArray[np.float64]
-    mountain: NDArray[np.float64]
-    ground: NDArray[np.int64]
-    trees: NDArray[np.bool_]
-    coal: NDArray[np.bool_]
-    iron: NDArray[np.bool_]
-
-    @classmethod
-    def empty(cls) -> Column:
-        """Room that holds nothing yet."""
-        return cls(np.empty(AREA), np.empty(AREA), np.empty(AREA, np.int64), *np.empty((3, AREA), bool))
+# Bands: the first and the last cell of each column for which a plane is needed
+_EVERYWHERE, _CENTRAL, _GREEN, _WET, _ROCKY, _HIGH = range(6)
+_BANDS: Final[Any] = np.zeros((6, 2, AREA), np.int64)
+_BANDS[_EVERYWHERE, 1] = AREA - 1
+_BANDS[_CENTRAL, 0] = np.where(_NEAR.any(1), _NEAR.argmax(1), AREA)
+_BANDS[_CENTRAL, 1] = np.where(_NEAR.any(1), AREA - 1 - _NEAR[:, ::-1].argmax(1), -1)
 
 
-_QUOTIENTS: Final[Any] = np.arange(2 * AREA) / np.maximum(1, np.arange(16))[:, None]
-"""x / size at [size, x]: a look-up is quicker than a division."""
+ROOM: Final = np.dtype(
+    [
+        ("noise", np.float32, (len(_PLANES), AREA * AREA)),  # roughly
+        ("ground", np.int32, (AREA * AREA,)),
+        ("bands", np.int64, (6, 2, AREA)),
+        ("ahead", np.float64, (WORDS,)),  # doubles that are drawn already
+        ("used", np.int64),  # the next of them
+        ("mt", np.uint32, (WORDS,)),  # the stream as it was before they were drawn
+        ("mt_pos", np.int64),
+    ],
+    align=True,
+)
+"""Room for what becomes of one map: a record, because arrays in a tuple are counted whenever they are looked at."""
 
 
-@helper
-def _plane(env: Any, x: Int, y: Int, z: float, size: Int) -> float:
-    """`_simplex` of one size: noise at (x / size, y / size, z)."""
-    return noise3(env, _QUOTIENTS[size, x], _QUOTIENTS[size, y], z)
-
-
-@helper
-def _level(value: float, spread: float, first: float, second: float, third: float) -> Int:
-    """How many of three rising thresholds a number within `spread` of `value` exceeds, or _UNKNOWN."""
-    low, high = value - spread - _MARGIN, value + spread + _MARGIN
-    level = (low > first) + (low > second) + (low > third)
-    return level if level == (high > first) + (high > second) + (high > third) else _UNKNOWN
+def empty_room() -> NDArray[np.void]:
+    """(1,) `ROOM` that holds nothing yet."""
+    room = np.zeros(1, ROOM)
+    room["bands"] = _BANDS
+    return room
 
 
 @helper
-def _height(mountain: float, spread: float) -> Int:
-    """Level of `mountain`: 1 rock, 2 may hold diamonds, 3 may be a cave or lava."""
-    return _level(mountain, spread, 0.15, 0.18, 0.3)
+def _draw_ahead(env: Any, room: Any) -> None:
+    for word in range(WORDS):
+        room.mt[word] = env.mt[word]
+    room.mt_pos = env.mt_pos
+    room.used = 0
+    uniforms(env, room.ahead)
 
 
 @helper
-def _wetness(water: float, spread: float) -> Int:
-    """Level of `water`: 1 may be sand, 2 may be sand and is water otherwise, 3 water."""
-    return _level(water, spread, 0.25, 0.3, 0.35)
+def _chance(env: Any, room: Any, above: float) -> bool:
+    """Is the next double of the stream above this?"""
+    if room.used == WORDS:
+        _draw_ahead(env, room)
+    at = np.uint64(room.used)
+    room.used += 1
+    return room.ahead[at] > above
 
 
 @helper
-def _ground(env: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> Int:
-    """The first decisions of `_set_material`: a material, or _MEADOW, or _ROCK and its height.
+def _give_back(env: Any, room: Any) -> None:
+    """Set the stream to where it would be if nothing had been drawn ahead."""
+    for word in range(WORDS):
+        env.mt[word] = room.mt[word]
+    env.mt_pos = room.mt_pos
+    skip_words(env, 2 * room.used)
+
+
+@helper
+def _exact(env: Any, plane: Int, x: Int, y: Int) -> float:
+    """`_simplex` of one size."""
+    return noise3(env, _X[plane, x], _Y[plane, y], _Z[plane])
+
+
+@helper
+def _above(env: Any, room: Any, plane: Int, x: Int, y: Int, threshold: float) -> bool:
+    """Is the noise of a plane above a threshold?"""
+    rough = room.noise[plane, x * AREA + y] - np.float32(threshold)
+    return bool(rough > 0 if abs(rough) > _MARGIN else _exact(env, plane, x, y) > threshold)
+
+
+@helper
+def _lay(env: Any, room: Any, plane: Int, band: Int) -> None:
+    lay_noise(env, _X[plane, 1], _Y[plane, 1], _Z[plane], room.bands[band], room.noise[plane])
+
+
+@helper
+def _near(value: float, threshold: float) -> bool:
+    return bool(abs(value - np.float32(threshold)) < _MARGIN)
+
+
+@helper
+def _grounds(noise: Any, ground: Any) -> None:
+    """What the first decisions of `_set_material` make of all cells; _UNKNOWN where one is close.
+
+    The loop calls nothing that is not inlined, so that the compiler makes vector instructions of it.
+    """
+    one = np.float32(1)
+    far = _FAR.reshape(AREA * AREA)
+    for at in range(AREA * AREA):
+        e = noise[_START, at] * np.float32(-0.25)  # exp(-2 n) is the eighth power of the series of exp(-n / 4)
+        e = one + e * (one + e * (np.float32(1 / 2) + e * (np.float32(1 / 6) + e * np.float32(1 / 24))))
+        e *= e
+        e *= e
+        start = one / (one + far[at] * (e * e))
+        water = noise[_WATER, at] + np.float32(0.15) * noise[_WATER_FINE, at] + np.float32(0.1) - start - start
+        mountain = (noise[_MOUNTAIN, at] + np.float32(0.3) * noise[_MOUNTAIN_FINE, at]) * np.float32(1 / 1.3)
+        mountain -= np.float32(4) * start + np.float32(0.3) * water
+        close = _near(start, 0.5) | _near(mountain, 0.15) | _near(mountain, 0.18) | _near(mountain, 0.3)
+        close |= _near(water, 0.25) | _near(water, 0.3) | _near(water, 0.35)
+        height = np.int32(mountain > np.float32(0.15)) + np.int32(mountain > np.float32(0.18))
+        height += np.int32(mountain > np.float32(0.3))
+        wetness = np.int32(water > np.float32(0.25)) + np.int32(water > np.float32(0.3))
+        wetness += np.int32(water > np.float32(0.35))
+        kind = np.int32(_ROCK) + height if height > 0 else np.int32(_MEADOW) + wetness
+        kind = np.int32(GRASS) if start > np.float32(0.5) else kind
+        ground[at] = np.int32(_UNKNOWN) if close else kind
+
+
+@helper
+def _ground(env: Any, x: Int, y: Int) -> Int:
+    """The same of one cell, by the reference's arithmetic.
 
     `exp` is the C library's here and NumPy's there. They may differ in the last bit, which matters only where a
     threshold falls between the two.
     """
-    height, wetness = _UNKNOWN, _UNKNOWN
-    if _START_MOST[x, y] < 0.5:
-        height, wetness = _estimate(env, x, y, water_coarse, mountain_coarse)
-    if height == _UNKNOWN or (height == 0 and wetness == _UNKNOWN):
-        start = 4 - np.sqrt(float((x - CENTER) ** 2 + (y - CENTER) ** 2))
-        start += 2 * _plane(env, x, y, 8.0, 3)
-        start = 1 / (1 + np.exp(-start))
-        water = water_coarse + 0.15 * _plane(env, x, y, 3.0, 5) + 0.1
-        water -= 2 * start
-        mountain = (mountain_coarse + 0.3 * _plane(env, x, y, 0.0, 5)) / 1.3
-        mountain -= 4 * start + 0.3 * water
-        if start > 0.5:
-            return GRASS
-        height = (mountain > 0.15) + (mountain > 0.18) + (mountain > 0.3)
-        wetness = (water > 0.25) + (water > 0.3) + (water > 0.35)
-    if height > 0:
-        return _ROCK + height
-    if (wetness == 1 or wetness == 2) and _plane(env, x, y, 4.0, 9) > -0.2:
+    start = 4 - np.sqrt(float((x - CENTER) ** 2 + (y - CENTER) ** 2))
+    start += 2 * _exact(env, _START, x, y)
+    start = 1 / (1 + np.exp(-start))
+    water = _exact(env, _WATER, x, y) + 0.15 * _exact(env, _WATER_FINE, x, y) + 0.1
+    water -= 2 * start
+    mountain = (_exact(env, _MOUNTAIN, x, y) + 0.3 * _exact(env, _MOUNTAIN_FINE, x, y)) / 1.3
+    mountain -= 4 * start + 0.3 * water
+    if start > 0.5:
+        return GRASS
+    height = (mountain > 0.15) + (mountain > 0.18) + (mountain > 0.3)
+    return _ROCK + height if height > 0 else _MEADOW + (water > 0.25) + (water > 0.3) + (water > 0.35)
+
+
+@helper
+def _survey(env: Any, ground: Any, bands: Any) -> None:
+    """Decide what is unknown, and find the bands."""
+    for x in range(AREA):
+        for band in range(_GREEN, _HIGH + 1):
+            bands[band, 0, x], bands[band, 1, x] = AREA, -1
+        for y in range(AREA):
+            kind = np.int64(ground[x * AREA + y])
+            if kind == _UNKNOWN:
+                kind = _ground(env, x, y)
+                ground[x * AREA + y] = kind
+            if kind == GRASS:
+                continue
+            if kind >= _ROCK:
+                _widen(bands, _ROCKY, x, y)
+                if kind == _ROCK + 3:
+                    _widen(bands, _HIGH, x, y)
+            else:
+                if kind <= _MEADOW + 1:
+                    _widen(bands, _GREEN, x, y)
+                if kind == _MEADOW + 1 or kind == _MEADOW + 2:
+                    _widen(bands, _WET, x, y)
+
+
+@helper
+def _widen(bands: Any, band: Int, x: Int, y: Int) -> None:
+    if bands[band, 1, x] < 0:
+        bands[band, 0, x] = y
+    bands[band, 1, x] = y
+
+
+@helper
+def _material(env: Any, room: Any, x: Int, y: Int) -> Int:
+    """The rest of `_set_material`, and its draws."""
+    kind = np.int64(room.ground[x * AREA + y])
+    if kind > _ROCK:
+        return _rock(env, room, x, y, kind - _ROCK)
+    if kind == _MEADOW + 3:
+        return WATER
+    if kind > _MEADOW and _above(env, room, _SAND, x, y, -0.2):
         return SAND
-    return WATER if wetness > 1 else _MEADOW
+    if kind == _MEADOW + 2:
+        return WATER
+    return TREE if kind != GRASS and _above(env, room, _TREE, x, y, 0.0) and _chance(env, room, 0.8) else GRASS
 
 
 @helper
-def _estimate(env: Any, x: Int, y: Int, water_coarse: float, mountain_coarse: float) -> tuple[Int, Int]:
-    """Height and wetness of a cell outside the clearing, as far as bounds tell; fine noise only where needed."""
-    start = (_START_LEAST[x, y] + _START_MOST[x, y]) / 2
-    start_spread = _START_MOST[x, y] - start
-    water, water_spread = water_coarse + 0.1 - 2 * start, 0.15 * LARGEST + 2 * start_spread
-    mountain, mountain_spread = mountain_coarse / 1.3 - 4 * start, 0.3 * LARGEST / 1.3 + 4 * start_spread
-    height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
-    if height == _UNKNOWN:
-        mountain, mountain_spread = mountain + 0.3 * _plane(env, x, y, 0.0, 5) / 1.3, 4 * start_spread
-        height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
-    if height > 0:
-        return height, _UNKNOWN
-    wetness = _wetness(water, water_spread)
-    if height == _UNKNOWN or wetness == _UNKNOWN:
-        water, water_spread = water + 0.15 * _plane(env, x, y, 3.0, 5), 2 * start_spread
-        height = _height(mountain - 0.3 * water, mountain_spread + 0.3 * water_spread)
-        wetness = _wetness(water, water_spread)
-    return height, wetness
-
-
-@helper
-def _tunnel(env: Any, x: Int, y: Int) -> bool:
-    """Is rock at (x, y) cut by a horizontal or a vertical tunnel?"""
-    return (
-        noise3(env, _QUOTIENTS[3, 2 * x], _QUOTIENTS[5, y] / 3, 7.0) > 0.4
-        or noise3(env, _QUOTIENTS[5, x] / 3, _QUOTIENTS[3, 2 * y], 7.0) > 0.4
-    )
-
-
-@helper
-def _rock(env: Any, x: Int, y: Int, height: Int, coal: bool, iron: bool) -> Int:
-    """What solid rock holds, given where coal and iron can be."""
-    if coal and uniform(env) > 0.85:
+def _rock(env: Any, room: Any, x: Int, y: Int, height: Int) -> Int:
+    """What rock at (x, y) holds."""
+    if height == 3 and _above(env, room, _CAVE, x, y, 0.15):
+        return PATH
+    if _above(env, room, _LEVEL_TUNNEL, x, y, 0.4) or _above(env, room, _UPRIGHT_TUNNEL, x, y, 0.4):
+        env.tunnels[x, y] = 1
+        return PATH
+    if _above(env, room, _COAL, x, y, 0.0) and _chance(env, room, 0.85):
         return COAL
-    if iron and uniform(env) > 0.75:
+    if _above(env, room, _IRON, x, y, 0.4) and _chance(env, room, 0.75):
         return IRON
-    if height >= 2 and uniform(env) > 0.994:
+    if height >= 2 and _chance(env, room, 0.994):
         return DIAMOND
-    if height == 3 and _plane(env, x, y, 6.0, 5) > 0.35:
+    if height == 3 and _above(env, room, _LAVA, x, y, 0.35):
         return LAVA
     return STONE
 
 
 @helper
-def _lay_ground(env: Any, column: Any) -> None:
-    """`_set_material` for all cells: column by column, first the noise, one plane after the other, then the draws."""
-    water_coarse, mountain_coarse, ground = column.water, column.mountain, column.ground
-    trees, coal, iron = column.trees, column.coal, column.iron
+def _lay_ground(env: Any, room: Any) -> None:
+    """`_set_material` for all cells."""
+    for plane in range(_CAVE):
+        _lay(env, room, plane, _CENTRAL if plane == _START else _EVERYWHERE)
+    _grounds(room.noise, room.ground)
+    _survey(env, room.ground, room.bands)
+    for plane in range(_CAVE, len(_PLANES)):
+        band = _ROCKY if plane < _SAND else _WET if plane == _SAND else _GREEN
+        _lay(env, room, plane, _HIGH if plane in (_CAVE, _LAVA) else band)
     for x in range(AREA):
         for y in range(AREA):
-            water_coarse[y] = _plane(env, x, y, 3.0, 15)
-        for y in range(AREA):
-            mountain_coarse[y] = _plane(env, x, y, 0.0, 15)
-        for y in range(AREA):
-            ground[y] = _ground(env, x, y, water_coarse[y], mountain_coarse[y])
-        for y in range(AREA):
-            if ground[y] == _MEADOW:
-                trees[y] = _plane(env, x, y, 5.0, 7) > 0
-        for y in range(AREA):
-            if ground[y] == _ROCK + 3 and _plane(env, x, y, 6.0, 7) > 0.15:
-                ground[y] = PATH  # a cave
-        for y in range(AREA):
-            if ground[y] > _ROCK and _tunnel(env, x, y):
-                ground[y] = PATH
-                env.tunnels[x, y] = 1
-        for y in range(AREA):
-            if ground[y] > _ROCK:
-                coal[y] = _plane(env, x, y, 1.0, 8) > 0
-        for y in range(AREA):
-            if ground[y] > _ROCK:
-                iron[y] = _plane(env, x, y, 2.0, 6) > 0.4
-        for y in range(AREA):
-            material = ground[y]
-            if material == _MEADOW:
-                material = TREE if trees[y] and uniform(env) > 0.8 else GRASS
-            elif material > _ROCK:
-                material = _rock(env, x, y, material - _ROCK, coal[y], iron[y])
-            set_material(env, x, y, material)
+            material = _material(env, room, x, y)
+            env.materials[x, y] = material
+            chunk = x // CHUNK * CHUNKS_A_SIDE + y // CHUNK
+            env.grass_cells[chunk] += material == GRASS
+            env.path_cells[chunk] += material == PATH
 
 
 @helper
-def _populate(env: Any, objects: Any, x: Int, y: Int) -> None:
+def _populate(env: Any, objects: Any, room: Any, x: Int, y: Int) -> None:
     """`_set_object`: who lives at (x, y) when the game begins."""
     material = np.int64(env.materials[x, y])
     if (WALKABLE_SET >> material) & 1 == 0:
         return
     dx, dy = x - CENTER, y - CENTER
     squared = dx * dx + dy * dy
-    if squared > 3 * 3 and material == GRASS and uniform(env) > 0.985:
+    if squared > 3 * 3 and material == GRASS and _chance(env, room, 0.985):
         add(env, objects, COW, x, y, COW_HEALTH, 0)
-    elif squared > 10 * 10 and uniform(env) > 0.993:
+    elif squared > 10 * 10 and _chance(env, room, 0.993):
         add(env, objects, ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
-    elif material == PATH and env.tunnels[x, y] and uniform(env) > 0.95:
+    elif material == PATH and env.tunnels[x, y] and _chance(env, room, 0.95):
         add(env, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
 
 
 @helper
-def generate_world(env: Any, objects: Any, column: Any) -> None:
+def generate_world(env: Any, objects: Any, room: Any) -> None:
     """Terrain, then creatures, column by column, on a map that is clear; the player is there already."""
     seed_noise(env, randint(env, 2**31 - 1))
-    _lay_ground(env, column)
+    _draw_ahead(env, room)
+    _lay_ground(env, room)
     for x in range(AREA):
         for y in range(AREA):
-            _populate(env, objects, x, y)
+            _populate(env, objects, room, x, y)
+    _give_back(env, room)
