@@ -110,30 +110,32 @@ def empty_room() -> NDArray[np.void]:
 
 @helper
 def _draw_ahead(env: Any, room: Any) -> None:
-    for word in range(WORDS):
-        room.mt[word] = env.mt[word]
-    room.mt_pos = env.mt_pos
-    room.used = 0
-    uniforms(env, room.ahead)
-
-
-@helper
-def _chance(env: Any, room: Any, above: float) -> bool:
-    """Is the next double of the stream above this?"""
-    if room.used == WORDS:
-        _draw_ahead(env, room)
-    at = np.uint64(room.used)
-    room.used += 1
-    return room.ahead[at] > above
+    """Have enough draws ready for one column, which needs at most three a cell."""
+    if room.used > WORDS - 3 * AREA:
+        _give_back(env, room)
+        for word in range(WORDS):
+            room.mt[word] = env.mt[word]
+        room.mt_pos = env.mt_pos
+        uniforms(env, room.ahead)
 
 
 @helper
 def _give_back(env: Any, room: Any) -> None:
     """Set the stream to where it would be if nothing had been drawn ahead."""
-    for word in range(WORDS):
-        env.mt[word] = room.mt[word]
-    env.mt_pos = room.mt_pos
-    skip_words(env, 2 * room.used)
+    if room.used <= WORDS:
+        for word in range(WORDS):
+            env.mt[word] = room.mt[word]
+        env.mt_pos = room.mt_pos
+        skip_words(env, 2 * room.used)
+    room.used = 0
+
+
+@helper
+def _chance(room: Any, above: float) -> bool:
+    """Is the next double of the stream above this?"""
+    at = np.uint64(room.used)
+    room.used += 1
+    return bool(room.ahead[at] > above)
 
 
 @helper
@@ -250,7 +252,7 @@ def _material(env: Any, room: Any, x: Int, y: Int) -> Int:
         return SAND
     if kind == _MEADOW + 2:
         return WATER
-    return TREE if kind != GRASS and _above(env, room, _TREE, x, y, 0.0) and _chance(env, room, 0.8) else GRASS
+    return TREE if kind != GRASS and _above(env, room, _TREE, x, y, 0.0) and _chance(room, 0.8) else GRASS
 
 
 @helper
@@ -261,11 +263,11 @@ def _rock(env: Any, room: Any, x: Int, y: Int, height: Int) -> Int:
     if _above(env, room, _LEVEL_TUNNEL, x, y, 0.4) or _above(env, room, _UPRIGHT_TUNNEL, x, y, 0.4):
         env.tunnels[x, y] = 1
         return PATH
-    if _above(env, room, _COAL, x, y, 0.0) and _chance(env, room, 0.85):
+    if _above(env, room, _COAL, x, y, 0.0) and _chance(room, 0.85):
         return COAL
-    if _above(env, room, _IRON, x, y, 0.4) and _chance(env, room, 0.75):
+    if _above(env, room, _IRON, x, y, 0.4) and _chance(room, 0.75):
         return IRON
-    if height >= 2 and _chance(env, room, 0.994):
+    if height >= 2 and _chance(room, 0.994):
         return DIAMOND
     if height == 3 and _above(env, room, _LAVA, x, y, 0.35):
         return LAVA
@@ -283,6 +285,7 @@ def _lay_ground(env: Any, room: Any) -> None:
         band = _ROCKY if plane < _SAND else _WET if plane == _SAND else _GREEN
         _lay(env, room, plane, _HIGH if plane in (_CAVE, _LAVA) else band)
     for x in range(AREA):
+        _draw_ahead(env, room)
         for y in range(AREA):
             material = _material(env, room, x, y)
             env.materials[x, y] = material
@@ -299,11 +302,11 @@ def _populate(env: Any, objects: Any, room: Any, x: Int, y: Int) -> None:
         return
     dx, dy = x - CENTER, y - CENTER
     squared = dx * dx + dy * dy
-    if squared > 3 * 3 and material == GRASS and _chance(env, room, 0.985):
+    if squared > 3 * 3 and material == GRASS and _chance(room, 0.985):
         add(env, objects, COW, x, y, COW_HEALTH, 0)
-    elif squared > 10 * 10 and _chance(env, room, 0.993):
+    elif squared > 10 * 10 and _chance(room, 0.993):
         add(env, objects, ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
-    elif material == PATH and env.tunnels[x, y] and _chance(env, room, 0.95):
+    elif material == PATH and env.tunnels[x, y] and _chance(room, 0.95):
         add(env, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
 
 
@@ -311,9 +314,10 @@ def _populate(env: Any, objects: Any, room: Any, x: Int, y: Int) -> None:
 def generate_world(env: Any, objects: Any, room: Any) -> None:
     """Terrain, then creatures, column by column, on a map that is clear; the player is there already."""
     seed_noise(env, randint(env, 2**31 - 1))
-    _draw_ahead(env, room)
+    room.used = WORDS + 1  # nothing is drawn ahead yet
     _lay_ground(env, room)
     for x in range(AREA):
+        _draw_ahead(env, room)
         for y in range(AREA):
             _populate(env, objects, room, x, y)
     _give_back(env, room)
