@@ -39,8 +39,8 @@ ZOMBIE_HEALTH: Final = 5
 SKELETON_HEALTH: Final = 3
 
 CENTER: Final = AREA // 2
-_MARGIN: Final = np.float32(2 * ROUGH)
-"""No sum of noise below weighs its parts by more than 1.7 in all."""
+_MARGIN: Final = np.float32(4 * ROUGH)
+"""No sum of noise below weighs its parts by more than 1.7 in all; the rest is for seeds that no test has drawn."""
 
 # Planes of noise: what the two coordinates are divided by, the first before the second, and z
 _PLANES: Final = (
