@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bkrl.core.errors import RunFailed, UsageError
-from bkrl.core.flags import LENIENT, Setting, flags_of, option_name, without_effect
+from bkrl.core.flags import LENIENT, SWITCHES, Setting, flags_of, option_name, without_effect
 from bkrl.core.registry import did_you_mean
 from bkrl.core.settings import build, nested
 
@@ -122,7 +122,7 @@ def _of_setting(one: Setting) -> inspect.Parameter:
         info = typer.Argument(help=help_text, show_default=False, metavar=one.name.upper())
     else:
         names = [option_name(one.path)]
-        if kind in (bool, bool | None):
+        if kind in SWITCHES:
             names = [f"{names[0]}/--no-{names[0][2:]}"]
         limits: dict[str, Any] = {"min": flag.least, "max": flag.most} if kind in (int, float) else {}
         if kind is int and flag.least is not None and flag.most is None and one.name != "seed":

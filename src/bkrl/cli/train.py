@@ -7,7 +7,7 @@ import typer
 
 from bkrl.cli.options import Command, CommandGroup, Commands, command, refuse
 from bkrl.core.errors import UsageError
-from bkrl.core.flags import LENIENT, flags_of, option_name, without_effect, words
+from bkrl.core.flags import LENIENT, SWITCHES, flags_of, option_name, without_effect, words
 from bkrl.core.settings import build
 from bkrl.methods import Method, method_of, methods, with_setting
 
@@ -136,6 +136,4 @@ def _without(args: list[str], others: dict[str, list[str]]) -> Iterable[str]:
 
 
 def _is_switch(option: str, method: str) -> bool:
-    return any(
-        one.kind in (bool, bool | None) for one in flags_of(method_of(method).settings) if one.name == _field(option)
-    )
+    return any(one.kind in SWITCHES for one in flags_of(method_of(method).settings) if one.name == _field(option))

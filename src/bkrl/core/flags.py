@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 LENIENT = "--lenient"
 """The switch that leaves alone what has no effect beside the other flags."""
+SWITCHES = (bool, bool | None)
+"""Types of settings that are given as --name or --no-name."""
 
 
 class AppliesWhen(NamedTuple):

@@ -233,7 +233,7 @@ class LocalBackend:
             to_bfloat16(model)
         self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
         for layer in self._model.modules():
-            if not any(True for _ in layer.children()):
+            if not list(layer.children()):
                 layer.register_forward_pre_hook(self._go_on)
         self._scorer = Scorer(self._model)
 
