@@ -16,7 +16,7 @@ from bkrl.envs import make_vec, placing
 from bkrl.envs.housekeep.captions import receptacles_of, scene_of, things_of
 from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import scene, tasks, votes, words
-from bkrl.goals.belonging import compared, measured, open_judge, plain_judge, things
+from bkrl.goals.belonging import compared, measured, open_judge, plain_judge, questions_about, things
 from bkrl.goals.judges import noisy, scores
 from bkrl.goals.places import COSTS, PlaceBook, PlaceSource, PlaceTracker
 from bkrl.goals.source import Source
@@ -162,6 +162,24 @@ def test_a_table_of_suggesters(tmp_path):
     assert 0.5 < table["rules"]["balanced"] < 1
     with pytest.raises(UsageError, match="There is no suggester 'orcle'. Did you mean 'oracle'"):
         compared(["orcle"], "tasks", "Rs_int", 0.9, 1, AskConfig(cache=tmp_path))
+
+
+def test_a_sample_of_places_says_what_all_of_them_say():
+    """Half of it is right, it is the same again, fewer are among more, and shares are told for all places."""
+    known = truth()
+    few, more = questions_about("seen", "", 200), questions_about("seen", "", 600)
+    assert sum(known[one] for one in few) == 100
+    assert set(few) < set(more)
+    assert few == questions_about("seen", "", 200)
+    whole, surely = measured(plain_judge("zs_mlm"), "seen")
+    part, sure = measured(plain_judge("zs_mlm"), "seen", most=2_000)
+    assert part.questions == 2_000
+    assert part.base == whole.base
+    for name in ("accuracy", "recall", "wrong_accuracy", "balanced"):
+        assert getattr(part, name) == pytest.approx(getattr(whole, name), abs=0.03)
+    for figure, exact in (("balanced", whole.balanced), ("auc", surely["auc"]["value"])):
+        assert sure[figure]["low"] < exact < sure[figure]["high"]
+    assert measured(plain_judge("novelty"), "seen", most=200)[0].precision == pytest.approx(whole.base)
 
 
 def test_a_source_and_a_tracker_come_back_as_they_were():

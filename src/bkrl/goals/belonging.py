@@ -6,18 +6,22 @@ Words are those of captions. The votes are the ground truth; whoever else is ask
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, Final
+
+import numpy as np
 
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
+from bkrl.core.seeds import generator
 from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import priors, tasks, votes, words
 from bkrl.goals.closed import AskedJudge
 from bkrl.goals.judges import Judge, KnownJudge, Question, Scores, noisy, scores
 from bkrl.llm.choose import Chooser
 from bkrl.llm.opening import open_session
+from bkrl.stats.ranks import area_with_interval
 from bkrl.text.prompts import SHIPPED
 
 PRIORS: Final = ("zs_mlm",)
@@ -81,15 +85,42 @@ def things(which: str) -> list[str]:
     return [words(name) for name, split in pairs if which == "all" or (split == "train") == (which == "seen")]
 
 
-def measured(judge: Judge, which: str, house: str = "", threshold: float = 0.5) -> tuple[Scores, dict[str, Any]]:
-    """How well a judge knows where these things belong in a house, and what it says of itself afterwards.
+def questions_about(which: str, house: str = "", most: int = 0) -> list[Question]:
+    """Each of these things in each place of a house; with `most`, so many of these pairs, half of them right ones.
 
-    It is asked about every thing and every place. An answer that does not come counts as none.
+    Which ones is drawn once for ever, and fewer are among more.
     """
     known, wanted = truth(house), set(things(which))
-    questions = [question for question in known if question[0] in wanted]
-    said = judge.judge(questions)
-    return scores(said, [known[question] for question in questions], threshold), judge.facts()
+    asked = [question for question in known if question[0] in wanted]
+    if most:
+        rng = generator(0, "belongs", which, house)
+        order = [asked[i] for i in rng.permutation(len(asked))]
+        half = -(-most // 2)
+        asked = [one for is_right in (True, False) for one in [q for q in order if known[q] == is_right][:half]]
+    return asked
+
+
+def measured(judge: Judge, which: str, house: str = "", most: int = 0) -> tuple[Scores, dict[str, Any]]:
+    """How well a judge knows where these things belong in a house, by `questions_about` them; and how surely.
+
+    An answer that does not come counts as none. `balanced` and `auc` have 95 % percentile bootstraps over things;
+    `auc` is how often a right place has a higher probability than a wrong one, of those with an opinion.
+    """
+    known, asked = truth(house), questions_about(which, house, most)
+    said = judge.judge(asked)
+    found = scores(said, [known[question] for question in asked])
+    if most:
+        every = [known[question] for question in questions_about(which, house)]
+        found = found.weighted(sum(every) / len(every))
+    rows, columns = ({name: i for i, name in enumerate(dict.fromkeys(side))} for side in zip(*asked, strict=True))
+    told, right = np.full((len(rows), len(columns)), np.nan), np.zeros((len(rows), len(columns)), bool)
+    yes = told.copy()
+    for question, answer in zip(asked, said, strict=True):
+        place = rows[question[0]], columns[question[1]]
+        told[place], right[place] = np.nan if answer is None else answer, known[question]
+        yes[place] = told[place] > 0.5
+    sure = {"balanced": area_with_interval(yes, right), "auc": area_with_interval(told, right)}
+    return found, {"things": len(rows), **sure}
 
 
 def open_judge(
@@ -119,13 +150,19 @@ def compared(
     accuracy: float,
     votes: int,
     asking: AskConfig,
+    most: int = 0,
 ) -> tuple[list[str], list[list[Any]]]:
-    """A row for each judge (`FREE` without names): how its answers compare with the votes, as `measured` has them."""
+    """A row for each judge (`FREE` without names): how its answers compare with the votes, as `measured` has them, and
+    how many requests it took.
+    """
     found = []
     for name in names or FREE:
         with ExitStack() as stack:
             judge = open_judge(name, house, stack, accuracy=accuracy, votes=votes, asking=asking)
-            figures, _ = measured(judge, which, house)
-            said = f"{name} ({accuracy:g})" if name == "noisy" else name
-            found.append([said, *(None if value != value else value for value in asdict(figures).values())])
-    return ["suggester", *(field.name for field in fields(Scores))], found
+            figures, sure = measured(judge, which, house, most)
+            row: dict[str, Any] = {"suggester": f"{name} ({accuracy:g})" if name == "noisy" else name}
+            row |= {key: None if value != value else value for key, value in asdict(figures).items()}
+            row |= {"things": sure["things"], "auc": sure["auc"]["value"]}
+            row |= {f"{key}_{end}": sure[key][end] for key in ("balanced", "auc") for end in ("low", "high")}
+            found.append(row | {"requests": judge.session.budget.sent if judge.session else 0})
+    return list(found[0]), [list(row.values()) for row in found]

@@ -6,8 +6,8 @@ annotator; `novelty` and `uniform` know nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,12 @@ class Scores:
     recall: float
     balanced: float
     wrong_accuracy: float
+
+    def weighted(self, base: float) -> Self:
+        """What these figures of a sample, half of which is right, say of all questions, a share `base` of which is."""
+        hits, slips = base * self.recall, (1 - base) * (1 - self.wrong_accuracy)
+        precision = hits / (hits + slips) if hits + slips else float("nan")
+        return replace(self, base=base, accuracy=hits + (1 - base) * self.wrong_accuracy, precision=precision)
 
 
 def scores(said: Sequence[float | None], truth: Sequence[bool], threshold: float = 0.5) -> Scores:

@@ -24,6 +24,9 @@ def suggesters(
     scene: Annotated[str, typer.Option(help="the house whose places are asked about; all: every kind")] = "Rs_int",
     accuracy: Annotated[float, typer.Option(min=0, max=1, help="noisy: share of answers that are kept")] = 0.9,
     votes: Annotated[int, typer.Option(min=1, help="samples that vote where there are no log-probabilities")] = 5,
+    sample: Annotated[
+        int, typer.Option(min=0, help="ask about so many pairs, half of them right, always the same; 0: all")
+    ] = 0,
     max_requests: Annotated[int, typer.Option(min=0, help="send at most this many requests; 0: no limit")] = 0,
     max_cost: Annotated[float, typer.Option(min=0, help="spend at most so many US dollars; 0: no limit")] = 0.0,
     cache: Annotated[Path, typer.Option(help="where replies are kept")] = Path("cache"),
@@ -33,5 +36,6 @@ def suggesters(
     from bkrl.goals.belonging import compared
 
     asking = AskConfig(max_requests=max_requests, max_cost=max_cost, cache=cache)
-    header, rows = compared(names or [], things, "" if scene == "all" else scene, accuracy, votes, asking)
+    house = "" if scene == "all" else scene
+    header, rows = compared(names or [], things, house, accuracy, votes, asking, sample)
     console.print_rows(header, rows, as_json, f"Where {things} belong, {scene}")
