@@ -95,12 +95,14 @@ class GoalSpace(Protocol):
         deeds: (A,) what each action does, in words.
         possible: the deeds that can be done at all.
         same: (A,) the names of each deed, its own first.
+        parts: (P,) what a situation can tell of one thing, each a sentence.
         wording: the wording of captions ("language") that `text` is in.
     """
 
     deeds: tuple[str, ...]
     possible: tuple[str, ...]
     same: tuple[tuple[str, ...], ...]
+    parts: tuple[str, ...]
     wording: str
 
     def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -108,6 +110,9 @@ class GoalSpace(Protocol):
 
     def text(self, key: int) -> tuple[str, ...]:
         """The sentences that tell a situation."""
+
+    def parts_of(self, key: int) -> tuple[int, ...]:
+        """The places in `parts` of what a situation tells."""
 
     def sensible(self, key: int) -> tuple[str, ...]:
         """The deeds that make sense in a situation, by the rules of the env."""

@@ -35,9 +35,9 @@ def read_goals(reply: str, strict: bool = False) -> Goals:
     return goals if all(line.startswith("-") for line in lines) else ()
 
 
-def in_words(situations: GoalSpace, key: int) -> str:
-    """A situation as sentences."""
-    sentences = [sentence[:1].upper() + sentence[1:] for sentence in situations.text(key)]
+def in_words(sentences: Sequence[str]) -> str:
+    """The sentences of a situation, or of a part of it, as one text."""
+    sentences = [sentence[:1].upper() + sentence[1:] for sentence in sentences]
     # "You see grass. you are targeting grass." is one sentence of the wording with two full stops
     return re.sub(r"\. (\w)", lambda found: f". {found[1].upper()}", " ".join(sentences))
 
@@ -76,7 +76,7 @@ class AskedSuggester:
 
     def requests(self, key: int) -> list[Request]:
         """What is sent about a situation: one question."""
-        turns = self.prompts.render("explore", family=self.family, situation=in_words(self.situations, key))
+        turns = self.prompts.render("explore", family=self.family, situation=in_words(self.situations.text(key)))
         messages = tuple(Message(role, words) for role, words in turns)
         return [Request(messages, temperature=self.temperature, max_tokens=self.max_tokens)]
 

@@ -5,7 +5,7 @@ Each question is asked once. Where the endpoint tells how likely "Yes" and "No" 
 P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. `--goal-wait` says whether training waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from bkrl.envs.family import GoalSpace
 from bkrl.goals.asked import in_words
 from bkrl.goals.judges import Question
 from bkrl.goals.protocol import Goals
+from bkrl.goals.suggesters import deeds_to_suggest
 from bkrl.labelers.closed import goal_question
 from bkrl.labelers.material import EnvCard
 from bkrl.llm.choose import Chooser, ClosedAnswer, ClosedQuestion, Phrasing
@@ -25,7 +26,6 @@ from bkrl.text.prompts import Prompts
 CHOICES: Final = ("Yes", "No")
 MOST_SCORED: Final = 500
 """Situations that answers are scored on."""
-_IDLE: Final = ("do nothing", "move ")
 
 
 class AskedJudge:
@@ -82,14 +82,18 @@ class ClosedSuggester:
     def __init__(self, name: str, chooser: Chooser, situations: GoalSpace, card: EnvCard) -> None:
         self.name, self.session, self.situations, self.card = name, chooser.session, situations, card
         self.chooser = self.account = chooser
-        self.goals = tuple(deed for deed in situations.possible if not deed.startswith(_IDLE))
+        self.goals = deeds_to_suggest(situations)
         self._odds: dict[int, NDArray[np.float64]] = {}
         self._left: dict[int, int] = {}  # questions without an answer; one that failed leaves it above 0
         self._of: dict[ClosedQuestion, list[tuple[int, int]]] = {}
 
     def questions(self, key: int) -> list[ClosedQuestion]:
         """(G) what is asked about a situation."""
-        return [goal_question(self.card, in_words(self.situations, key), goal) for goal in self.goals]
+        words = in_words(self._text(key))
+        return [goal_question(self.card, words, goal) for goal in self.goals]
+
+    def _text(self, key: int) -> tuple[str, ...]:
+        return self.situations.text(key)
 
     def requests(self, key: int) -> list[Request]:
         """What is sent about a situation."""
@@ -123,23 +127,92 @@ class ClosedSuggester:
 
     def _goals(self, key: int) -> Goals | None:
         """Likeliest first; () where no answer was clear, None where one is missing."""
-        odds = self._odds[key]
-        if self._left[key]:
-            return None
-        if np.isnan(odds).all():
+        return None if self._left[key] else self._above(self._odds[key], np.nanmean)
+
+    def _above(self, scores: NDArray[np.float64], limit: Callable[[NDArray[np.float64]], Any]) -> Goals:
+        """The goals whose score is not below a limit, best first."""
+        if np.isnan(scores).all():
             return ()
-        chosen = np.flatnonzero(odds >= np.nanmean(odds) - 1e-9)
-        return tuple(self.goals[k] for k in chosen[np.argsort(-odds[chosen], kind="stable")])
+        chosen = np.flatnonzero(scores >= limit(scores) - 1e-9)
+        return tuple(self.goals[k] for k in chosen[np.argsort(-scores[chosen], kind="stable")])
+
+    def _scores(self, key: int) -> NDArray[np.float64]:
+        """(G,) how much speaks for each goal; NaN: no clear answer."""
+        return self._odds[key]
 
     def score(self, keys: Sequence[int]) -> dict[str, Any]:
         """Area under the curve of the log-odds, deeds that are sensible by the env's rules against others, over
         situations that have answers.
         """
         keys = keys[:: max(1, -(-len(keys) // MOST_SCORED))]
-        told = [self._odds[key] for key in keys]
+        told = [self._scores(key) for key in keys]
         right = [np.isin(self.goals, self.situations.sensible(key)) for key in keys]
         return area_with_interval(np.array(told), np.array(right)) if keys else {}
 
     def facts(self) -> dict[str, Any]:
         """Who answers, and how many deeds are asked about; the book counts situations, the session questions."""
         return {**self.session.backend.facts(), "deeds": len(self.goals)}
+
+
+class PartSuggester(ClosedSuggester):
+    """A suggester that is asked about each thing that can be seen or held by itself, once for all situations.
+
+    Of the log-odds of G deeds beside P things what a deed and what a thing add everywhere is taken off, so that what
+    is left says which deed goes with which thing: a small model finds some deeds good and agrees beside some things,
+    whatever it is asked. In a situation the thing that speaks most for a deed counts. The goals are the upper group of
+    the two into which these scores fall (`upper_group`).
+    """
+
+    def __init__(self, name: str, chooser: Chooser, situations: GoalSpace, card: EnvCard) -> None:
+        super().__init__(name, chooser, situations, card)
+        self._parts = range(-len(situations.parts), 0)  # numbers below 0 stand for things
+        self._speaks = np.zeros((0, len(self.goals)))
+        self._later: dict[int, None] = {}
+
+    def _text(self, key: int) -> tuple[str, ...]:
+        return (self.situations.parts[key],)
+
+    def requests(self, key: int) -> list[Request]:
+        """All that is ever sent, whatever the situation."""
+        return self.chooser.requests([question for part in self._parts for question in self.questions(part)])
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        if not self._odds:
+            super().suggest(self._parts)
+        found = [self._goals(key) for key in keys]
+        self._later |= {key: None for key, goals in zip(keys, found, strict=True) if goals is None}
+        return found
+
+    def poll(self) -> Mapping[int, Goals]:
+        super().poll()
+        came = {key: goals for key in self._later if (goals := self._goals(key)) is not None}
+        self._later = {} if came else self._later
+        return came
+
+    def _goals(self, key: int) -> Goals | None:
+        if key in self._parts or any(self._left[part] for part in self._parts):
+            return None
+        return self._above(self._scores(key), upper_group)
+
+    def _scores(self, key: int) -> NDArray[np.float64]:
+        if not len(self._speaks):
+            odds = np.stack([self._odds[part] for part in self._parts])
+            odds = odds if np.isnan(odds).all() else np.nan_to_num(odds)  # one that is not clear speaks for nothing
+            self._speaks = odds - odds.mean(0) - odds.mean(1, keepdims=True) + odds.mean()
+        here = list(self.situations.parts_of(key))
+        return self._speaks[here].max(0) if here else np.full(len(self.goals), np.nan)
+
+
+def upper_group(scores: NDArray[np.float64]) -> float:
+    """The least of the scores that lie above the limit by which two groups differ most (Otsu 1979): with n₀ and n₁
+    below and above it and means m₀ and m₁, n₀ n₁ (m₀ − m₁)² is largest.
+
+    Args:
+        scores: (G,) without NaN. Equal ones are one group: their value.
+    """
+    low = np.sort(scores)
+    counts, sums = np.arange(1, len(low)), np.cumsum(low)
+    if not np.ptp(scores):
+        return float(low[0])
+    apart = sums[:-1] / counts - (sums[-1] - sums[:-1]) / counts[::-1]
+    return float(low[1:][np.argmax(counts * counts[::-1] * apart**2)])

@@ -1,6 +1,7 @@
 """What asking for goals will take, before anything is asked: how many situations a run meets is reckoned from play."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -10,9 +11,10 @@ import numpy as np
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.envs import make_vec, situations
 from bkrl.goals.asked import AskedSuggester
-from bkrl.goals.closed import ClosedSuggester
+from bkrl.goals.closed import ClosedSuggester, PartSuggester
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.prices import Price
+from bkrl.llm.protocol import Request
 
 _ENVS: Final = 64
 _PROBE: Final = 65_536
@@ -53,12 +55,16 @@ def outlook(
     suggester: AskedSuggester | ClosedSuggester, env_id: str, steps: int, seed: int, cache: Path, price: Price | None
 ) -> Outlook:
     """Tokens and price of a run, and three of its prompts. Asks and writes nothing."""
+    if isinstance(suggester, PartSuggester):
+        requests = suggester.requests(0)
+        found = forecast(requests, 1, cache, suggester.session.backend.identity, price)
+        note = "Each deed is asked about beside each single thing, once for all situations and runs."
+        return replace(found, prompts=_some(requests), notes=(note,))
     met, expected = situations_met(env_id, steps, seed)
     requests = [request for key in met for request in suggester.requests(key)]
     each, reply = len(requests) // len(met), 1 if isinstance(suggester, ClosedSuggester) else _REPLY_TOKENS
     found = forecast(requests, reply, cache, suggester.session.backend.identity, price)
     more = (expected * each - found.kept) / max(1, found.requests - found.kept)
-    some = requests[:: max(1, len(requests) // 3)][:3]
     most = most_of(steps)
     note = (
         f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps are reckoned to "
@@ -71,7 +77,13 @@ def outlook(
         tokens_in=round(found.tokens_in * more),
         tokens_out=round(found.tokens_out * more),
         most_tokens_out=round(found.most_tokens_out * more),
-        prompts=tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in request.messages) for request in some),
+        prompts=_some(requests),
         notes=(note,),
         at_most=most,
     )
+
+
+def _some(requests: Sequence[Request]) -> tuple[str, ...]:
+    """Three prompts."""
+    some = requests[:: max(1, len(requests) // 3)][:3]
+    return tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in request.messages) for request in some)

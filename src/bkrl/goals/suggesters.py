@@ -22,6 +22,11 @@ KINDS: Final = ("bad_timing", "nonsense", "impossible")
 """What can be wrong with a goal: it cannot be done here; no rule of the env allows it; there is no such deed."""
 
 
+def deeds_to_suggest(situations: GoalSpace) -> Goals:
+    """The possible deeds but for moving and waiting."""
+    return tuple(deed for deed in situations.possible if not deed.startswith(("do nothing", "move ")))
+
+
 class Oracle(Known):
     """The deeds that make sense by the rules of the env: what knowledge could give at best (paper, section 4)."""
 
@@ -45,6 +50,22 @@ class EveryDeed(Known):
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
         return [self._goals for _ in keys]
+
+
+class SharedWords(Known):
+    """The possible deeds of which a word stands in the text: what reading gives without knowledge, the control of a
+    language model's goals.
+    """
+
+    name = "words"
+
+    def __init__(self, situations: GoalSpace) -> None:
+        self.situations = situations
+
+    def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
+        texts = [" ".join(self.situations.text(key)) for key in keys]
+        possible = deeds_to_suggest(self.situations)
+        return [tuple(deed for deed in possible if any(word in text for word in deed.split())) for text in texts]
 
 
 class Noisy(Known):
@@ -117,6 +138,8 @@ def plain_suggester(name: str, situations: GoalSpace, rates: Mapping[str, float]
         return Oracle(situations)
     if name in ("novelty", "uniform"):
         return EveryDeed(situations, name)
+    if name == "words":
+        return SharedWords(situations)
     if name == "noisy":
         return Noisy(situations, rates, seed)
     return OWN.get(name)(situations, seed) if name in own_suggesters().names() else None

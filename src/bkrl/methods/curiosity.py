@@ -27,6 +27,7 @@ class RNDSettings(PPOSettings):
     """Settings of rnd."""
 
     int_coef: IntCoef = 0.1
+    env_coef: Annotated[float, Flag("weight of the env's own reward; 0 leaves it out", least=0)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,16 @@ def _novelty(settings: RNDSettings, setup: Setup, gamma: float) -> RewardStream:
 
 
 def build(settings: RNDSettings) -> Trainee:
-    """PPO that a bonus for novelty pays beside the env's reward."""
+    """PPO that a bonus for novelty pays beside the env's reward.
+
+    Raises:
+        UsageError: both weights are 0, or settings that cannot work.
+    """
+    if settings.env_coef == 0 and settings.int_coef == 0:
+        raise UsageError("With --env-coef 0 and --int-coef 0 the agent is paid for nothing; raise one of them.")
     setup, defects = set_up(settings), settings.defects
-    streams = [env_reward(settings), _novelty(settings, setup, gamma=0.99)]
+    streams = [env_reward(settings, settings.env_coef)] if settings.env_coef > 0 else []
+    streams.append(_novelty(settings, setup, gamma=0.99))
     learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
     return Trainee(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
 

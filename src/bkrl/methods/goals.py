@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bkrl.goals.source import Source, TaskSource
     from bkrl.text.encoders import TextEncoder
 
-PLAIN = ("oracle", "novelty", "uniform", "noisy", "task")
+PLAIN = ("oracle", "novelty", "uniform", "words", "noisy", "task")
 _PRIORS = ("zs_mlm",)
 _REPLAY, _PROGRESS = "replay:", "progress"
 _HOUSE_ONLY = (*_PRIORS, "votes")
@@ -94,10 +94,11 @@ class DeedSettings:
         float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
     ] = 0.99
     goal_ask: Annotated[
-        Literal["default", "open", "closed"],
+        Literal["default", "open", "closed", "parts"],
         Flag(
-            "open: the suggester names goals, as published; closed: each deed of the env is a question of its own, "
-            "yes or no  \\[default: closed for local:, gguf:, random and equal; else open]",
+            "open: the suggester names goals, as published; closed: each deed of the env is a question of its own in "
+            "each situation; parts: beside each single thing, once for all situations  \\[default: parts for local:, "
+            "gguf:, random and equal; else open]",
             only=(_ASKED, _DEEDS),
         ),
     ] = "default"
@@ -140,8 +141,8 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     suggester: Annotated[
         str,
         Flag(
-            "who suggests goals: oracle, noisy, novelty, uniform, rules, a language model (openai:MODEL, local:NAME, "
-            "gguf:PATH, hf:PATH), replay:RUN, task, progress:SUGGESTER; in Housekeep zs_mlm; `bkrl list suggesters`",
+            "who suggests goals: oracle, noisy, words, novelty, uniform, rules, a language model (openai:MODEL, "
+            "local:NAME, gguf:PATH, hf:PATH), replay:RUN, task, progress:SUGGESTER; in Housekeep zs_mlm; `bkrl list suggesters`",
         ),
     ] = "oracle"
     goal_pay: Annotated[
@@ -323,7 +324,7 @@ def _replayed(name: str, known: GoalSpace) -> Suggester:
 def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) -> Suggester:
     """A suggester that asks the annotator of the settings."""
     from bkrl.goals.asked import AskedSuggester
-    from bkrl.goals.closed import ClosedSuggester
+    from bkrl.goals.closed import ClosedSuggester, PartSuggester
     from bkrl.labelers.material import env_card
     from bkrl.llm import CONTROLS
     from bkrl.llm.choose import Chooser
@@ -331,15 +332,18 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.text.prompts import SHIPPED
 
     kind = settings.suggester.partition(":")[0]
-    closed = settings.goal_ask == "closed" or (settings.goal_ask == "default" and kind in ("local", "gguf", *CONTROLS))
+    chosen = "parts" if kind in ("local", "gguf", *CONTROLS) else "open"
+    ask = chosen if settings.goal_ask == "default" else settings.goal_ask
+    closed = ask != "open"
     if kind in CONTROLS and not closed:
         raise UsageError(f"--suggester {kind} answers closed questions only; leave --goal-ask open out.")
     if kind == "rules" and closed:
-        raise UsageError("--suggester rules names goals in words; leave --goal-ask closed out.")
+        raise UsageError(f"--suggester rules names goals in words; leave --goal-ask {ask} out.")
     session = open_session(settings.suggester, settings, stack, PLAIN, "suggester")
     if closed:
         chooser = Chooser(session, votes=settings.goal_votes, max_tokens=settings.max_tokens, wait=settings.waits)
-        return ClosedSuggester(settings.suggester, chooser, known, env_card(settings.env))
+        made = PartSuggester if ask == "parts" else ClosedSuggester
+        return made(settings.suggester, chooser, known, env_card(settings.env))
     return AskedSuggester(
         settings.suggester,
         session,

@@ -124,11 +124,11 @@ def learner_of(
     )
 
 
-def env_reward(settings: Any) -> RewardStream:
-    """The env's own reward; `settings` have `ppo` and `reward_scale`."""
+def env_reward(settings: Any, coef: float = 1.0) -> RewardStream:
+    """The env's own reward, weighing `coef`; `settings` have `ppo` and `reward_scale`."""
     from bkrl.rewards.streams import EnvReward
 
-    return EnvReward(gamma=settings.ppo.gamma, scale=settings.reward_scale)
+    return EnvReward(gamma=settings.ppo.gamma, coef=coef, scale=settings.reward_scale)
 
 
 def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]:

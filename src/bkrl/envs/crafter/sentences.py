@@ -30,9 +30,9 @@ FEELINGS: Final = ("hurt", "hungry", "thirsty", "sleepy")
 
 # A key, from its lowest bit: a bit for each word, five bits of target, a bit for each item, one for each feeling
 _TARGET_AT: Final = len(WORDS)
-_HELD_AT: Final = _TARGET_AT + 5
-_FEELINGS_AT: Final = _HELD_AT + len(HELD)
-KEY_BITS: Final = _FEELINGS_AT + len(FEELINGS)
+HELD_AT: Final = _TARGET_AT + 5
+FEELINGS_AT: Final = HELD_AT + len(HELD)
+KEY_BITS: Final = FEELINGS_AT + len(FEELINGS)
 
 _BIT_OF_CELL: Final = np.array(
     [1 << WORDS.index(_CALLED.get(name, name)) if name not in _UNSEEN else 0 for name in CELL_NAMES]
@@ -64,9 +64,9 @@ def _read_keys(observations, keys):  # type: ignore[no-untyped-def]
         for cell in range(_FACING):
             key |= _BIT_OF_CELL[row[cell]]
         for i in range(_NUM_VITALS):
-            key |= np.int64(row[_FACING + 1 + i] < MAX_ITEM) << (_FEELINGS_AT + i)
+            key |= np.int64(row[_FACING + 1 + i] < MAX_ITEM) << (FEELINGS_AT + i)
         for i in range(_NUM_HELD):
-            key |= np.int64(row[_FACING + 1 + _NUM_VITALS + i] > 0) << (_HELD_AT + i)
+            key |= np.int64(row[_FACING + 1 + _NUM_VITALS + i] > 0) << (HELD_AT + i)
         keys[b] = key
 
 
@@ -76,7 +76,12 @@ def _bits(key: int, start: int, names: tuple[str, ...]) -> list[str]:
 
 def read_key(key: int) -> tuple[list[str], list[str], list[str]]:
     """The words in view, the items held, and the feelings that a key stands for."""
-    return _bits(key, 0, WORDS), _bits(key, _HELD_AT, HELD), _bits(key, _FEELINGS_AT, FEELINGS)
+    return _bits(key, 0, WORDS), _bits(key, HELD_AT, HELD), _bits(key, FEELINGS_AT, FEELINGS)
+
+
+def held_as(item: str) -> str:
+    """What a text calls an item of the inventory."""
+    return "plant" if item == "sapling" else item
 
 
 @lru_cache(1 << 16)
@@ -93,10 +98,9 @@ def sentences_of_key(key: int) -> tuple[str, str, str]:
     target = TARGETS[key >> _TARGET_AT & 31]
     if target:
         seen += f" you are targeting {target}."
-    held = ["plant" if item == "sapling" else item for item in held]
     return (
         seen,
-        f"you have in your inventory {', '.join(held)}." if held else "",
+        f"you have in your inventory {', '.join(map(held_as, held))}." if held else "",
         f"you feel {', '.join(feelings)}." if feelings else "",
     )
 

@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.rules import COLLECT, ITEMS, MAKE, PLACE, RuleSet
-from bkrl.envs.crafter.sentences import KEY_BITS, read_key, sentences_of_key, text_keys
+from bkrl.envs.crafter.sentences import (
+    FEELINGS,
+    FEELINGS_AT,
+    HELD,
+    HELD_AT,
+    KEY_BITS,
+    WORDS,
+    held_as,
+    read_key,
+    sentences_of_key,
+    text_keys,
+)  # fmt: skip
 from bkrl.envs.crafter.tasks import composition
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID, synonyms
 
@@ -21,6 +32,12 @@ _FURNACE_STONE: Final = PLACE["furnace"][0]["stone"]
 _STONE: Final = layout.INVENTORY.start + ITEMS.index("stone")
 _ENOUGH: Final = 1 << KEY_BITS
 _CREATURES: Final = ("zombie", "skeleton", "cow")
+_PARTS: Final = (
+    *((f"you see {word}.", bit) for bit, word in enumerate(WORDS)),
+    *((f"you have in your inventory {held_as(item)}.", HELD_AT + i) for i, item in enumerate(HELD)),
+    ("you feel sleepy.", FEELINGS_AT + FEELINGS.index("sleepy")),
+)
+"""What a situation can tell of one thing, and the bit of its number that tells it."""
 
 
 class TypedSituations:
@@ -31,6 +48,7 @@ class TypedSituations:
     """
 
     wording = "ellm"
+    parts = tuple(sentence for sentence, _ in _PARTS)
 
     def __init__(self, rules: RuleSet) -> None:
         self.deeds = tuple(action.deed for action in ACTION_SETS[rules.typed])
@@ -50,6 +68,10 @@ class TypedSituations:
         """Its sentences, the one about feelings only where the player is sleepy, as in the release's prompt."""
         seen, held, feels = sentences_of_key(key & (_ENOUGH - 1))
         return tuple(filter(None, (seen, held, "you feel sleepy." if "sleepy" in feels else "")))
+
+    def parts_of(self, key: int) -> tuple[int, ...]:
+        """See `family.GoalSpace`. What is targeted is left out: it is in view, too."""
+        return tuple(place for place, (_, bit) in enumerate(_PARTS) if key >> bit & 1)
 
     def _sensible(self, key: int) -> tuple[str, ...]:
         """The deeds that make sense there."""
