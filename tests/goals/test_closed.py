@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bkrl.cli.main import run_command
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
-from bkrl.envs import situations
+from bkrl.envs import make_vec, situations
 from bkrl.goals.belonging import open_judge
-from bkrl.goals.closed import CHOICES, AskedJudge, ClosedSuggester
+from bkrl.goals.closed import CHOICES, AskedJudge, ClosedSuggester, PartSuggester, upper_group
+from bkrl.goals.suggesters import plain_suggester
 from bkrl.labelers.material import env_card
 from bkrl.llm import open_backend
 from bkrl.llm.choose import Chooser, read_answer
@@ -279,6 +284,112 @@ def test_deeds_are_goals_where_they_are_likelier_than_the_others_of_their_situat
     assert fresh["value"] == pytest.approx(np.mean(naive))
     assert fresh["n"] == 3
     assert not any(goal.startswith(("move", "do nothing")) for goal in asked.goals)
+
+
+class Biased(Knowing):
+    """Beside a thing that a deed names it is a little surer; how sure it is at all depends on deed and thing alone."""
+
+    def odds(self, text):
+        seen, goal = text.split("Can it")[0].lower(), text.split('Can it "')[1].split('"')[0]
+        return len(goal) - 0.3 * len(seen) + 0.1 * any(word in seen for word in goal.split()[-1:])
+
+    async def complete(self, request):
+        self.asked.append(request.messages[-1].text)
+        odds = self.odds(self.asked[-1])
+        if f'"{self.silent}"' in self.asked[-1]:
+            raise Fault("item", "no", "no")
+        return Reply(chances({"Yes": -math.log1p(math.exp(-odds)), "No": -math.log1p(math.exp(odds))}))
+
+
+def by_parts(backend, wait=True) -> PartSuggester:
+    return PartSuggester("local:x", Chooser(AskSession(backend), wait=wait), CRAFTER, env_card("Crafter-Typed-Harder"))
+
+
+def test_by_parts_each_deed_is_asked_about_beside_each_thing_once_and_bias_is_taken_off():
+    backend = Biased()
+    asked = by_parts(backend)
+    with asked.session:
+        found = asked.suggest(CELLS.tolist())
+        G, P = len(asked.goals), len(CRAFTER.parts)
+        assert len(backend.asked) == len(set(backend.asked)) == len(asked.requests(0)) == 2 * G * P
+        both = CRAFTER.keys(observation(["water", "cow"], wood=1)[None])
+        more = asked.suggest(both.tolist())[0]
+        assert len(backend.asked) == 2 * G * P
+    assert found[0] == found[3] == ("chop tree",)
+    assert found[1] == ("drink water",)
+    assert set(found[2]) == {"attack cow", "eat cow"}
+    assert {"drink water", "attack cow", "eat cow"} <= set(more)
+    # The naive reading: means over all deeds and all things, then the thing that speaks most for each deed
+    table = np.array([[asked._odds[p - P][g] for p in range(P)] for g in range(G)])
+    naive = [
+        max(
+            table[g, p] - np.mean(table[g]) - np.mean(table[:, p]) + np.mean(table)
+            for p, part in enumerate(CRAFTER.parts)
+            if part in ("you see water.", "you see cow.", "you have in your inventory wood.")
+        )
+        for g in range(G)
+    ]
+    assert asked._scores(int(both[0])) == pytest.approx(naive)
+    assert asked.score(CELLS.tolist())["value"] == 1.0
+
+
+def test_by_parts_a_failed_question_leaves_all_open_and_equal_chances_give_every_deed():
+    with (failing := by_parts(Biased(silent="drink water"))).session:
+        assert failing.suggest(CELLS.tolist()) == [None] * 4
+        assert failing.poll() == {}
+    with (equal := by_parts(open_backend("equal", Connection()))).session:
+        assert set(equal.suggest(CELLS[:1].tolist())[0]) == set(equal.goals)
+        assert equal.score(CELLS[:1].tolist())["value"] == 0.5
+
+
+def test_by_parts_goals_come_later_where_training_does_not_wait(tmp_path: Path):
+    backend = Biased()
+    backend.identity = {"name": "biased"}
+    with ExitStack() as stack:
+        session = stack.enter_context(AskSession(backend, stack.enter_context(Store(tmp_path))))
+        asked = PartSuggester("local:x", Chooser(session, wait=False), CRAFTER, env_card("Crafter-Typed-Harder"))
+        keys = [int(key) for key in dict.fromkeys(CELLS.tolist())]
+        assert asked.suggest(keys) == [None] * 3
+        came, until = {}, time.monotonic() + 60
+        while not came and time.monotonic() < until:
+            came = dict(asked.poll())
+        assert came == dict(zip(keys, by_parts(Biased()).suggest(keys), strict=True))
+        assert asked.poll() == {}
+
+
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=12))
+def test_the_upper_group_is_the_one_that_differs_most(scores):
+    told = np.array(scores)
+    limit = upper_group(told)
+    assert limit in told
+
+    def apart(cut: float) -> float:
+        low, high = told[told < cut], told[told >= cut]
+        return len(low) * len(high) * (low.mean() - high.mean()) ** 2 if len(low) else 0.0
+
+    assert apart(limit) == pytest.approx(max(map(apart, told)))
+
+
+def test_shared_words_are_goals_without_knowledge():
+    words = plain_suggester("words", CRAFTER, {}, 0)
+    (found,) = words.suggest(CRAFTER.keys(observation(["tree", "table"], wood_pickaxe=1)[None]).tolist())
+    assert {"chop tree", "place crafting table", "make wood pickaxe", "make iron pickaxe"} <= set(found)
+    assert not {"drink water", "attack cow", "sleep", "move left"} & set(found)
+
+
+def test_parts_are_what_the_text_of_a_situation_tells():
+    rng = np.random.default_rng(0)
+    envs = make_vec("Crafter-Typed-Harder", 8)
+    seen, _ = envs.reset(seed=4)
+    for _ in range(60):
+        for key in CRAFTER.keys(seen).tolist():
+            told = re.sub(r" you are targeting \w+\.", "", " ".join(CRAFTER.text(key)))
+            listed = re.findall(r"you see ([^.]*)\.|inventory ([^.]*)\.|feel (sleepy)", told)
+            naive = [w.removeprefix("and ") for found in listed for words in found if words for w in words.split(", ")]
+            parts = [CRAFTER.parts[place] for place in CRAFTER.parts_of(key)]
+            assert [re.split(r"see |inventory |feel ", part)[1].rstrip(".") for part in parts] == naive
+        seen = envs.step(rng.integers(0, len(CRAFTER.deeds), 8))[0]
+    envs.close()
 
 
 def test_equal_chances_give_every_deed_and_a_failed_question_no_goals():

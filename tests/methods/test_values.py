@@ -64,6 +64,16 @@ def test_ppo_takes_each_kind(alg):
     assert "apt" in learnt.own
 
 
+def test_ppo_explores_for_novelty_alone():
+    learner = find_method("deir").build(settings("deir", env_coef=0.0)).learner
+    assert [stream.name for stream in learner.streams] == ["deir"]
+    learner.iterate()
+    half = find_method("rnd").build(settings("rnd", env_coef=0.5)).learner
+    assert [stream.coef for stream in half.streams] == [0.5, 0.1]
+    with pytest.raises(UsageError, match="paid for nothing"):
+        find_method("rnd").build(settings("rnd", env_coef=0.0, int_coef=0.0))
+
+
 @pytest.mark.parametrize(("alg", "kind"), [("pqn", {"curiosity": "noveld"}), ("noveld", {})])
 def test_what_noveld_pays_is_chosen(alg, kind):
     for given, alpha, first in (({}, 0.5, True), ({"noveld_alpha": 1.0, "noveld_first_visit": False}, 1.0, False)):
