@@ -6,6 +6,7 @@ python results/tables.py conditions RUN …                  # `evaluate --condi
 python results/tables.py answers LABEL …                   # label runs: how good answers are, before anything is made of them
 python results/tables.py potentials RM …                    # train-rm runs: what came of labels, before anything is trained with them
 python results/tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
+python results/tables.py score RUN … [--last STEPS]        # Crafter's score over the episodes of training, or of the last of them
 
 A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
 a train-rs run, in `conditions` an evaluate run, in `answers` a label run and in `potentials` a train-rm run.
@@ -31,6 +32,7 @@ from bkrl.report.costs import loop_seconds
 from bkrl.runs.record import Run
 from bkrl.stats.curves import series_of
 from bkrl.stats.intervals import t_interval
+from bkrl.stats.scores import geometric_score
 
 
 def times(runs: Sequence[Run], threshold: float) -> list[str]:
@@ -130,6 +132,54 @@ def ends(runs: Sequence[Run], measure: str) -> list[str]:
     return lines
 
 
+def score(runs: Sequence[Run], last: int) -> list[str]:
+    """One row for each agent: Crafter's score over the episodes of training (mean, 95 % interval of Student's t over runs),
+    as its paper defines it, of the last steps alone if `last` is not 0, and in how many of 100 episodes each achievement was unlocked.
+
+    Raises:
+        InputError: a run's env has no achievements, or it was trained before they were recorded.
+    """
+    lead = "rollout/unlocked/"
+    groups: dict[str, list[Any]] = {}
+    for run in runs:
+        rows = [row for row in run.metrics() if row.get("rollout/episodes") and f"{lead}collect_coal" in row]
+        if not rows:
+            raise InputError(f"{run.path} records no achievements of Crafter while it trained.")
+        names = [name for name in rows[0] if name.startswith(lead)]
+        kept = [row for row in rows if not last or row["step"] > rows[-1]["step"] - last]
+        table = np.array([[row[name] for name in names] for row in kept])
+        rates = np.average(table, 0, [row["rollout/episodes"] for row in kept])
+        groups.setdefault(_agent(run), []).append((rates, loop_seconds(series_of(run.metrics())), names))
+    lines = _head(["agent", "n", "score by seed, %", "mean", "minutes", "achievements in 100 episodes"])
+    for agent, found in groups.items():
+        scores = [float(geometric_score(rates)) for rates, _, _ in found]
+        shares = 100 * np.mean([rates for rates, _, _ in found], 0)
+        told = ", ".join(
+            f"{name.removeprefix(lead)} {share:.1f}" for name, share in zip(found[0][2], shares, strict=True)
+        )
+        minutes = ", ".join(f"{seconds / 60:.0f}" for _, seconds, _ in found)
+        lines.append(
+            _line(
+                [
+                    agent,
+                    str(len(found)),
+                    ", ".join(f"{100 * one:.1f}" for one in scores),
+                    _points(scores),
+                    minutes,
+                    told,
+                ]
+            )
+        )
+    return lines
+
+
+def _points(found: Sequence[float]) -> str:
+    """As `_share`, to a tenth of a percent."""
+    mean = t_interval(np.array(found))
+    spread = f" ({100 * mean.low:.1f} to {100 * mean.high:.1f})" if mean.known else ""
+    return f"{100 * mean.estimate:.1f} %{spread}"
+
+
 def answers(runs: Sequence[Run]) -> list[str]:
     """One row for each label run: who answered what, at what cost, and how often as the rules annotator and as exact
     values say (95 % intervals, n; "–" where it was not compared).
@@ -209,11 +259,12 @@ def _line(cells: Sequence[str]) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["times", "levels", "conditions", "answers", "potentials", "ends"])
+    parser.add_argument("table", choices=["times", "levels", "conditions", "answers", "potentials", "ends", "score"])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
     parser.add_argument("--at", type=int, nargs="*", default=[], help="steps after which `levels` shows success")
     parser.add_argument("--measure", default="success_rate", help="of evaluations, for `ends` (success_rate)")
+    parser.add_argument("--last", type=int, default=0, help="steps at the end that `score` reads alone; 0: all")
     given = parser.parse_args()
     if given.table == "levels" and not given.at:
         parser.error("levels needs --at: the steps after which success is shown")
@@ -227,6 +278,7 @@ def main() -> int:
             "answers": lambda: answers(runs),
             "potentials": lambda: potentials(runs),
             "ends": lambda: ends(runs, given.measure),
+            "score": lambda: score(runs, given.last),
         }
         lines = tables[given.table]()
     except BkrlError as problem:

@@ -26,6 +26,7 @@ from bkrl.envs.symbols import Symbols
         ("compact", (64, 64, 3)),
         ("paper", (7, 7, 3)),
         ("paper", (64, 64, 3)),
+        ("residual", (64, 64, 3)),
     ],
 )
 def test_shapes_and_a_near_uniform_first_policy(name: str, obs_shape: tuple[int, ...]) -> None:
@@ -135,6 +136,9 @@ def test_refusals() -> None:
         build_network("big", obs_shape=(7, 7, 3), num_actions=7, num_values=1)
     with pytest.raises(UsageError, match="use --network compact"):
         build_network("paper", obs_shape=(82,), num_actions=7, num_values=1)
+    for wrong in ({"obs_shape": (7, 7, 3)}, {"obs_shape": (64, 64, 3), "missions": True}):
+        with pytest.raises(UsageError, match="pictures alone, and no missions"):
+            build_network("residual", num_actions=7, num_values=1, **wrong)
     network = build_network("compact", obs_shape=(7, 7, 3), num_actions=7, num_values=1)
     with pytest.raises(InputError, match="do not fit"):
         rebuild_network(network.spec | {"num_actions": 6}, network.state_dict())

@@ -20,7 +20,7 @@ from bkrl.rewards.streams import EnvReward
 CONFIG = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, update_epochs=1)
 
 
-@pytest.mark.parametrize("network", ["paper", "compact"])
+@pytest.mark.parametrize("network", ["paper", "compact", "residual"])
 @pytest.mark.parametrize("length", [10_000, 5])
 def test_trains_on_pictures_whether_an_episode_ends_or_not(network: str, length: int) -> None:
     envs = make_vec("Crafter-Text-PlaceCraftingTable", 4, observation="both", length=length)
@@ -42,6 +42,7 @@ def test_trains_on_pictures_whether_an_episode_ends_or_not(network: str, length:
         ("Crafter-Text-PlaceCraftingTable", "compact", "image", "image"),
         ("Crafter-Text-PlaceCraftingTable", "paper", None, "image"),
         ("Crafter-Text-PlaceCraftingTable", "paper", "image", "image"),
+        ("Crafter-Text-PlaceCraftingTable", "residual", None, "image"),
         ("BabyAI-Text-GoToLocal-RedBall-S20", "compact", None, "symbolic"),
         ("BabyAI-Text-GoToLocal-RedBall-S20", "paper", "symbolic", "symbolic"),
         ("Toy-Grid", "compact", "symbolic", "symbolic"),
@@ -60,6 +61,8 @@ def test_what_it_cannot_see() -> None:
         observation_options(env_spec("Toy-Grid"), "compact", "image")
     with pytest.raises(UsageError, match="shows neither"):
         observation_options(env_spec("Crafter-Text-Reward"), "paper", "symbolic")
+    with pytest.raises(UsageError, match="residual network"):
+        observation_options(env_spec("Crafter-Text-Reward"), "residual", "symbolic")
 
 
 def test_compact_looks_at_pictures_cell_by_cell() -> None:
@@ -76,6 +79,26 @@ def test_compact_looks_at_pictures_cell_by_cell() -> None:
     changed = (one != two).any(0).nonzero().tolist()
     assert changed == [[0, 0], [2, 5]]
     assert torch.allclose(two[:, 0, 0], two[:, 8, 8], atol=1e-6)
+
+
+def test_a_residual_block_begins_as_the_identity_and_then_sees_two_squares_far() -> None:
+    network = build_network("residual", obs_shape=(64, 64, 3), num_actions=7, num_values=1)
+    first, block = network.encoder[0], network.encoder[1]
+    picture = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3)).astype(np.uint8))
+    with torch.no_grad():
+        squares = first(picture)
+        kernel = first.product.weight.unflatten(1, (CELL_SIDE, CELL_SIDE, 3)).permute(0, 3, 1, 2)
+        expected = torch.nn.functional.conv2d(Pixels([255.0] * 3)(picture), kernel, first.product.bias, CELL_SIDE)
+        assert torch.allclose(squares, expected, atol=1e-5)
+        assert squares.shape[2:] == (9, 9)
+        assert torch.equal(block(squares), squares)
+        torch.nn.init.normal_(block.conv2.weight, generator=torch.Generator().manual_seed(0))
+        other = squares.clone()
+        other[0, :, 4, 4] += 1.0
+        changed = (block(squares) != block(other)).any(1)[0].nonzero()
+    assert (changed.min(), changed.max(), len(changed)) == (2, 6, 25)
+    expected = squares + block.conv2(block.conv1(squares.clamp_min(0)).clamp_min(0))
+    assert torch.allclose(block(squares), expected)
 
 
 @pytest.mark.parametrize("scale", [[255.0] * 3, [10.0, 5.0, 3.0]])

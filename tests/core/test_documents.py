@@ -268,10 +268,10 @@ def test_a_sealed_potential_with_odd_values_is_used_or_refused(sample: Callable[
 def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Policies with each kind of network."""
     names, env_id = tuple("abcdefg"), "BabyAI-Text-GoToLocal-RedBall-S20"
-    shapes = {"compact": (7, 7, 3), "paper": (7, 7, 3), "flat": (82,), "picture": (64, 64, 3)}
+    shapes = {"compact": (7, 7, 3), "paper": (7, 7, 3), "flat": (82,), "picture": (64, 64, 3), "residual": (64, 64, 3)}
     folders = {}
     for kind, shape in shapes.items():
-        name = "paper" if kind == "paper" else "compact"
+        name = kind if kind in ("paper", "residual") else "compact"
         network = build_network(name, obs_shape=shape, num_actions=7, num_values=1)
         agent = NetworkAgent(network, env_id, "babyai", names)
         if kind == "compact":
@@ -282,7 +282,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-@pytest.mark.parametrize("kind", ["compact", "paper", "flat", "picture"])
+@pytest.mark.parametrize("kind", ["compact", "paper", "flat", "picture", "residual"])
 def test_a_policy_with_odd_values_is_used_or_refused(policies: dict[str, Path], kind: str) -> None:
     path = policies[kind] / "policy.json"
     whole = json.loads(path.read_text())

@@ -121,6 +121,7 @@ def test_auto_is_made_definite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "multiplies_bf16", lambda device: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose(HardwareConfig(), "paper") == Hardware(torch.device("cpu"), "bf16")
+    assert choose(HardwareConfig(), "residual").precision == "bf16"
     assert choose(HardwareConfig(), "compact").precision == "fp32"
     assert choose(HardwareConfig(precision="fp32"), "paper").precision == "fp32"
     with pytest.raises(UsageError, match="no GPU"):

@@ -16,7 +16,7 @@ FORMAT = 1
 
 AGENTS: Registry[Any] = Registry("agent")
 """Classes with `load(folder, name) → Agent`, by the name that stands in policy.json under network.name."""
-for _name in ("compact", "paper", "recurrent", "film"):
+for _name in ("compact", "paper", "residual", "recurrent", "film"):
     AGENTS.add(_name, "bkrl.agents.network:NetworkAgent")
 AGENTS.add("advised", "bkrl.agents.advised:AdvisedAgent")
 AGENTS.add("goal", "bkrl.agents.goal:GoalAgent")

@@ -67,13 +67,13 @@ def observation_options(env_spec: EnvSpec, network: str, view: str | None = None
     """
     drawn = family(env_spec.family).images
     if view is None:
-        view = "image" if network == "paper" and drawn else "symbolic"
+        view = "image" if network in ("paper", "residual") and drawn else "symbolic"
     if view == "image" and not drawn:
         raise UsageError(f"--view image: {env_spec.env_id} does not come as pictures; leave --view out.")
-    if view == "symbolic" and network == "paper" and drawn:
+    if view == "symbolic" and network in ("paper", "residual") and drawn:
         raise UsageError(
-            f"--view symbolic: the paper network reads views and pictures, and {env_spec.env_id} shows neither; use "
-            "--network compact, or leave --view out."
+            f"--view symbolic: the {network} network reads views and pictures, and {env_spec.env_id} shows neither; "
+            "use --network compact, or leave --view out."
         )
     return {"observation": "both"} if view == "image" else {}, view
 
@@ -104,7 +104,7 @@ def new_agent(
     """An agent with a fresh network that fits the observations and actions of `envs`.
 
     Args:
-        name: of the network: `compact`, `paper`, `recurrent` or `film`.
+        name: of the network: `compact`, `paper`, `residual`, `recurrent` or `film`.
         envs: made with the options of `observation_options`.
         view: `symbolic` or `image`.
         num_values: K, the reward streams.

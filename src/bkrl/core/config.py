@@ -50,8 +50,11 @@ Track = Annotated[
     ),
 ]
 Network = Annotated[
-    Literal["compact", "paper", "recurrent"],
-    Flag("compact: made for these envs; recurrent: that with a memory; paper: the published convolutional network"),
+    Literal["compact", "paper", "residual", "recurrent"],
+    Flag(
+        "compact: made for these envs; recurrent: that with a memory; paper: the published convolutional network; "
+        "residual: a small residual network for pictures"
+    ),
 ]
 Mission = Annotated[
     Literal["auto", "on", "off"],
@@ -61,7 +64,7 @@ View = Annotated[
     Literal["symbolic", "image"] | None,
     Flag(
         "what the network sees of Crafter: its symbols (compact only), or pictures of 64×64  "
-        "[default: symbolic; for paper: image]"
+        "[default: symbolic; for paper and residual: image]"
     ),
 ]
 
@@ -118,15 +121,15 @@ class HardwareConfig:
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Flag(
-            "where the network computes; auto: a GPU, if any, for paper and large language models, else the CPU",
+            "where the network computes; auto: a GPU, if any, for paper, residual, large language models, else the CPU",
             seldom=True,
         ),
     ] = "auto"
     precision: Annotated[
         Literal["auto", "fp32", "bf16"],
         Flag(
-            "auto: bfloat16, where the hardware multiplies it, for paper, and on a GPU for large language models; else "
-            "float32",
+            "auto: bfloat16, where the hardware multiplies it, for paper and residual, and on a GPU for large language "
+            "models; else float32",
             seldom=True,
         ),
     ] = "auto"

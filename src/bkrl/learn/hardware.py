@@ -74,14 +74,15 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
 
     Args:
         config: `auto` as a device is a GPU if there is one and the network is large, otherwise the processor; as a
-            precision it is bfloat16 on a GPU, and for the paper network on a processor, where the hardware multiplies
-            it, otherwise float32: around a language model conversions cost a processor more than products save.
+            precision it is bfloat16 on a GPU, and for the paper and residual networks on a processor, where the
+            hardware multiplies it, otherwise float32: around a language model conversions cost a processor more than
+            products save.
         network: its name, or `LANGUAGE` for a language model; others are too small to gain from a GPU or from bfloat16.
 
     Raises:
         UsageError: there is no such device here, or no compiler, or bfloat16 would only slow a language model down.
     """
-    large = network in ("paper", LANGUAGE)
+    large = network in ("paper", "residual", LANGUAGE)
     device, precision = config.device, config.precision
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")

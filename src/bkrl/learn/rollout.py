@@ -25,6 +25,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.distinct import Repeats
 from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Reads, Rollout
+from bkrl.envs import family
 from bkrl.envs.vector import BaseVectorEnv
 
 
@@ -96,6 +97,7 @@ class Collector:
         self.look_once = device.type == "cpu" and once and len(agent.wants) > 0
         self.looks: tuple[Tensor, ...] | None = None  # of the distinct views
         self.repeats: Repeats | None = None
+        self.achievements = family(envs.env_spec.family).achievements
         self.begun = False
         self.step = self.episodes = 0
 
@@ -158,6 +160,7 @@ class Collector:
         episode_returns: list[np.ndarray] = []
         episode_lengths: list[np.ndarray] = []
         successes = 0
+        unlocked = np.zeros(len(self.achievements), np.int64)
         if self.repeats is not None:
             self.repeats.clear()
             self._keys.clear()
@@ -188,6 +191,8 @@ class Collector:
                 episode_returns.append(infos["episode"]["r"][ended])
                 episode_lengths.append(infos["episode"]["l"][ended])
                 successes += int(np.count_nonzero(infos["success"][ended]))
+                if self.achievements:
+                    unlocked += np.count_nonzero(infos["achievements"][ended], 0)
             views[t + 1] = self.view(observations, r.ages[t + 1] == 0)
             self._note_missions(t + 1)
             clock.lap("env")
@@ -214,6 +219,8 @@ class Collector:
             metrics["rollout/return"] = float(np.concatenate(episode_returns).mean())
             metrics["rollout/length"] = float(np.concatenate(episode_lengths).mean())
             metrics["rollout/success_rate"] = successes / len(r.final_index)
+            shares = (unlocked / len(r.final_index)).tolist()
+            metrics |= {f"rollout/unlocked/{name}": one for name, one in zip(self.achievements, shares, strict=True)}
         return metrics
 
     def _note_missions(self, t: int) -> None:

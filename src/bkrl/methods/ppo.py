@@ -95,7 +95,9 @@ def reads_missions(settings: Any) -> bool:
     """Whether the network is to read missions; `settings` have `mission`, `network` and `env`."""
     from bkrl.envs import mission_is_hidden
 
-    auto = settings.mission == "auto" and settings.network != "paper" and mission_is_hidden(settings.env)
+    auto = (
+        settings.mission == "auto" and settings.network not in ("paper", "residual") and mission_is_hidden(settings.env)
+    )
     return bool(auto or settings.mission == "on")
 
 

@@ -2,9 +2,10 @@
 
 `compact` (the default) is a small network made for these envs: every entry of the observation is a category with
 weights of its own, met by two layers of 128; in pictures every square that the env draws is looked at alike. `paper`
-is the published convolutional actor-critic with 512 features, for comparison on equal work. `recurrent` is `compact`
-with a memory (`agents/recurrent.py`). Both of these can read missions. `film` is the agent published with BabyAI
-(`film.py`). All keep observations in uint8 until they are inside the encoder.
+is the published convolutional actor-critic with 512 features, for comparison on equal work. `residual` is a small
+residual network for pictures. `recurrent` is `compact` with a memory (`agents/recurrent.py`). It and `compact` can read
+missions. `film` is the agent published with BabyAI (`film.py`). All keep observations in uint8 until they are inside
+the encoder.
 
 Axes: B observations, A actions, K reward streams.
 """
@@ -24,7 +25,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
 from bkrl.envs.symbols import Symbols
 
-NetworkName = Literal["compact", "paper", "recurrent", "film"]
+NetworkName = Literal["compact", "paper", "residual", "recurrent", "film"]
 
 
 class ActorCritic(nn.Module):
@@ -63,20 +64,18 @@ class Compact(ActorCritic):
         self.mission = MissionLayer(symbols, hidden) if missions else None
         self.episode = EpisodeLayer(fields, hidden) if fields else None
         if symbols is None:
-            convolutions = nn.Sequential(
-                Pixels([255.0] * obs_shape[2]),
-                conv(obs_shape[2], 32, CELL_SIDE, CELL_SIDE),
-                nn.ReLU(),
-                conv(32, 16, 1, 1),
-                nn.ReLU(),
-                nn.Flatten(),
-            )
+            convolutions = nn.Sequential(*self.squares(obs_shape[2]), nn.Flatten())
             first = linear(num_features(convolutions, obs_shape), hidden)
             self.encoder: nn.Module = nn.Sequential(*convolutions, first)
         else:
             self.encoder = SymbolLayer(symbols, hidden)
         self.trunk = nn.Sequential(nn.ReLU(), linear(hidden, hidden), nn.ReLU())
         self.head = linear(hidden, num_actions + num_values)
+
+    def squares(self, channels: int) -> list[nn.Module]:
+        """The layers that make features of the squares of a picture."""
+        first = [Pixels([255.0] * channels), conv(channels, 32, CELL_SIDE, CELL_SIDE)]
+        return [*first, nn.ReLU(), conv(32, 16, 1, 1), nn.ReLU()]
 
     def initialise(self, generator: torch.Generator) -> None:
         """Orthogonal weights: gain √2 inside, 0.01 for the logits (a near-uniform first policy), 1 for the values."""
@@ -110,6 +109,54 @@ class Compact(ActorCritic):
         with in_float32(features):
             out = self.head(features.float())
         return out[:, : self.num_actions], out[:, self.num_actions :]
+
+
+class Residual(Compact):
+    """`Compact` for pictures, with two residual blocks: what is made of a square depends on its neighbours, too.
+
+    The blocks are those of IMPALA's network (Espeholt et al., 2018), without its pooling: one convolution with the
+    stride of Crafter's squares brings 64×64 pixels to 9×9 places at once.
+    """
+
+    def squares(self, channels: int) -> list[nn.Module]:
+        width = 32
+        return [_Squares(channels, width), _ResidualBlock(width), _ResidualBlock(width), nn.ReLU()]
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """As `Compact`; a block begins as the identity."""
+        super().initialise(generator)
+        for block in self.encoder:
+            if isinstance(block, _ResidualBlock):
+                nn.init.zeros_(block.conv2.weight)
+
+
+class _Squares(nn.Module):
+    """(B, H, W, C) uint8 → (B, width, H / 7, W / 7): a convolution whose stride is its side, which is one product."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.product = linear(CELL_SIDE * CELL_SIDE * channels, width)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        rows, columns = (side // CELL_SIDE for side in observations.shape[1:3])
+        inside = observations[:, : rows * CELL_SIDE, : columns * CELL_SIDE]
+        cut = inside.unflatten(1, (rows, CELL_SIDE)).unflatten(3, (columns, CELL_SIDE)).transpose(2, 3).flatten(3)
+        # Whole numbers up to 255 are exact in bfloat16, and their 255ths are not: the weights are divided instead.
+        kind, weight = cut.device.type, self.product.weight / 255
+        number = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        return nn.functional.linear(cut.to(number), weight, self.product.bias).permute(0, 3, 1, 2)
+
+
+class _ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x)))), both of 3×3."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv(channels, channels, 3, 1, 1), conv(channels, channels, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.conv2(self.conv1(x.relu()).relu())
+        return out
 
 
 class EpisodeLayer(nn.Module):
@@ -200,7 +247,7 @@ def build_network(
     """Build and initialise a network.
 
     Args:
-        name: `compact`, `paper`, `recurrent` or `film`.
+        name: `compact`, `paper`, `residual`, `recurrent` or `film`.
         obs_shape: shape of one uint8 observation.
         num_actions: A.
         num_values: K, one value head for each reward stream.
@@ -240,7 +287,9 @@ def _build(
         raise UsageError(
             f"The {name} network reads no memory of episodes; use --network compact, or leave out --see-memory."
         )
-    if name in ("compact", "recurrent"):
+    if name == "residual" and (missions or not is_image(obs_shape)):
+        raise UsageError("The residual network reads pictures alone, and no missions; use --network compact.")
+    if name in ("compact", "recurrent", "residual"):
         symbols = None if is_image(obs_shape) else symbols or Symbols.of_shape(obs_shape)
         spec |= {"symbols": symbols.to_json() if symbols else None, "hidden": int(hidden)}
         spec |= {"missions": True} if missions else {}
@@ -262,8 +311,8 @@ def _build(
 
 
 def _class(name: str) -> type[Compact]:
-    if name == "compact":
-        return Compact
+    if name != "recurrent":
+        return {"compact": Compact, "residual": Residual}[name]
     from bkrl.agents.recurrent import Recurrent  # it is made of `Compact`
 
     return Recurrent
