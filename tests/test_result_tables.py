@@ -106,6 +106,25 @@ def test_the_entries_of_a_study_stand_by_their_names_and_envs_side_by_side(tmp_p
         tables.ends(runs, "success_rate")
 
 
+def test_the_score_of_training_weighs_rollouts_by_their_episodes(tmp_path: Path):
+    """Two achievements: 60 % and 10 % of the episodes are √(61 · 11) − 1 = 24.9 %; of the last steps alone 100 and 0 %."""
+    runs = []
+    for seed in (1, 2):
+        run = Run.create(tmp_path / f"s{seed}", stage="train-rs", config={"alg": "ppo", "network": "residual"})
+        for step, episodes, rates in ((10, 4, (0.0, 0.25)), (20, 6, (1.0, 0.0)), (30, 0, None)):
+            names = () if rates is None else zip(("collect_coal", "wake_up"), rates, strict=True)
+            run.log(step, **{"rollout/episodes": episodes, **{f"rollout/unlocked/{name}": one for name, one in names}})
+            run.log(step, **{"time/update": 60.0, "time/sps": 9000.0})
+        run.finish([], env_id="E")
+        runs.append(Run.open(run.path, "train-rs"))
+    [row] = tables.score(runs, 0)[2:]
+    told = "24.9, 24.9 | 24.9 % | 3, 3 | collect_coal 60.0, wake_up 10.0 |"
+    assert row == f"| `ppo --network residual` | 2 | {told}"
+    assert "| 9.0, 9.0 |" in tables.score(runs, 15)[2]
+    with pytest.raises(InputError, match="records no achievements"):
+        tables.score([trained(tmp_path, 1, [(0, 0.1)])], 0)
+
+
 def test_a_run_without_evaluations_is_refused(tmp_path: Path):
     run = trained(tmp_path, 1, [])
     with pytest.raises(InputError, match="no success_rate of an evaluation"):
