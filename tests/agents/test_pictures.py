@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +16,7 @@ from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make_vec
 from bkrl.envs.crafter.layout import VIEW_COLUMNS
+from bkrl.envs.crafter.rules import ACHIEVEMENTS
 from bkrl.envs.crafter.textures import UNIT
 from bkrl.learn.ppo import PPO
 from bkrl.rewards.streams import EnvReward
@@ -31,6 +35,24 @@ def test_trains_on_pictures_whether_an_episode_ends_or_not(network: str, length:
         seen = ppo.collector.final_views.image
         assert (len(seen) > 0) == (length == 5)
         assert seen.shape[1:] == (64, 64, 3)
+    envs.close()
+
+
+def test_what_episodes_unlock_stands_in_the_metrics() -> None:
+    envs = make_vec("CrafterReward-v1", 4, length=25)
+    step, unlocked = envs.step, []
+
+    def counted(actions: np.ndarray) -> tuple[Any, ...]:
+        result = step(actions)
+        unlocked.extend(result[4]["achievements"][result[4]["_achievements"]] > 0 if result[3].any() else ())
+        return result
+
+    envs.step = counted  # type: ignore[method-assign]
+    config = replace(CONFIG, num_steps=50)
+    row = PPO(envs, new_agent("compact", envs, "symbolic", 1, 0), [EnvReward()], config, total_steps=10**6).iterate()
+    assert row["rollout/episodes"] == len(unlocked) == 8
+    assert [row[f"rollout/unlocked/{name}"] for name in ACHIEVEMENTS] == np.mean(unlocked, 0).tolist()
+    assert np.any(unlocked)
     envs.close()
 
 

@@ -143,7 +143,8 @@ class _Squares(nn.Module):
         cut = inside.unflatten(1, (rows, CELL_SIDE)).unflatten(3, (columns, CELL_SIDE)).transpose(2, 3).flatten(3)
         # Whole numbers up to 255 are exact in bfloat16, and their 255ths are not: the weights are divided instead.
         kind, weight = cut.device.type, self.product.weight / 255
-        number = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        lower = kind != "meta" and torch.is_autocast_enabled(kind)
+        number = torch.get_autocast_dtype(kind) if lower else weight.dtype
         return nn.functional.linear(cut.to(number), weight, self.product.bias).permute(0, 3, 1, 2)
 
 
