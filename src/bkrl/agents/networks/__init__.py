@@ -125,7 +125,7 @@ class Residual(Compact):
     def initialise(self, generator: torch.Generator) -> None:
         """As `Compact`; a block begins as the identity."""
         super().initialise(generator)
-        for block in self.encoder:
+        for block in self.encoder.modules():
             if isinstance(block, _ResidualBlock):
                 nn.init.zeros_(block.conv2.weight)
 
