@@ -7,9 +7,10 @@ python results/tables.py answers LABEL …                   # label runs: how g
 python results/tables.py potentials RM …                    # train-rm runs: what came of labels, before anything is trained with them
 python results/tables.py ends RUN … [--measure NAME]       # the last evaluation of a study's entries, a column for each env
 python results/tables.py score RUN … [--last STEPS]        # Crafter's score over the episodes of training, or of the last of them
+python results/tables.py goals EVAL … [--against ENTRY]     # who suggested goals, how good they were, and what was achieved
 
 A report compares methods at equal env steps. A clone's steps are recorded actions, so its rows stand in `times`. RUN is
-a train-rs run, in `conditions` an evaluate run, in `answers` a label run and in `potentials` a train-rm run.
+a train-rs run, in `conditions` and `goals` an evaluate run, in `answers` a label run and in `potentials` a train-rm run.
 Runs of one env and one agent are one row of `times` and one cell of `levels`.
 """
 
@@ -219,6 +220,49 @@ def potentials(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
+def goals(runs: Sequence[Run], against: str) -> list[str]:
+    """One row for each entry of a study, by the name it has there: the shares of its suggestions that were sensible and
+    badly timed, and how well its scores tell sensible deeds from others; achievements in an episode (mean over seeds,
+    95 % interval of Student's t), the paired difference from an entry, and in how many episodes some are unlocked.
+    """
+    shown = ("make_wood_pickaxe", "make_wood_sword", "collect_stone", "collect_drink")
+    rows: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        name, seed = run.path.name.removeprefix("eval-").rsplit("-s", 1)
+        rows.setdefault(name, {})[int(seed)] = run
+    if against and against not in rows:
+        raise InputError(f"No run is of the entry {against}; name one of {', '.join(rows)}, or leave --against out.")
+
+    def end(run: Run, name: str) -> float:
+        modes = run.facts["modes"]["sampled"]
+        return float(modes["unlocked"][name] if name in modes["unlocked"] else modes[name]["mean"])
+
+    header = ["entry", "n", "sensible", "badly timed", "AUC", "achievements", *([f"less {against}"] * bool(against))]
+    lines = _head([*header, "steps", *(name.replace("_", " ") for name in shown)])
+    for name, group in rows.items():
+        told = [Run.open(Path(run.facts["policy"]), "train-rs").facts.get("goals", {}) for run in group.values()]
+        cells = [name, str(len(group))]
+        for kind in ("good", "bad_timing"):
+            found = [one["quality"]["suggested"][kind] for one in told if one.get("quality")]
+            cells.append(percent(statistics.mean(found)) if found else "–")
+        areas = [one["goal_auc"]["value"] for one in told if one.get("goal_auc")]
+        cells.append(f"{statistics.mean(areas):.2f}" if areas else "–")
+        cells.append(_spread([end(run, "achievements") for run in group.values()]))
+        if against:
+            other = rows[against]
+            pairs = [end(group[s], "achievements") - end(other[s], "achievements") for s in group if s in other]
+            cells.append("–" if name == against or not pairs else _spread(pairs))
+        cells.append(f"{statistics.mean(end(run, 'length') for run in group.values()):.0f}")
+        lines.append(_line([*cells, *(percent(statistics.mean(end(r, one) for r in group.values())) for one in shown)]))
+    return lines
+
+
+def _spread(found: Sequence[float]) -> str:
+    """A mean and half of its interval."""
+    mean = t_interval(np.array(found))
+    return f"{mean.estimate:.2f}" + (f" ± {(mean.high - mean.low) / 2:.2f}" if mean.known else "")
+
+
 def _rate(rate: float | None, low: float | None, high: float | None) -> str:
     return (
         "–" if rate is None or low is None or high is None else f"{percent(rate)} ({100 * low:.0f} to {100 * high:.0f})"
@@ -259,17 +303,20 @@ def _line(cells: Sequence[str]) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["times", "levels", "conditions", "answers", "potentials", "ends", "score"])
+    parser.add_argument("table", choices=["times", "levels", "conditions", "answers", "potentials", "ends", "score", "goals"])
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
     parser.add_argument("--at", type=int, nargs="*", default=[], help="steps after which `levels` shows success")
     parser.add_argument("--measure", default="success_rate", help="of evaluations, for `ends` (success_rate)")
     parser.add_argument("--last", type=int, default=0, help="steps at the end that `score` reads alone; 0: all")
+    parser.add_argument("--against", default="", help="an entry whose achievements `goals` takes off, seed by seed")
     given = parser.parse_args()
     if given.table == "levels" and not given.at:
         parser.error("levels needs --at: the steps after which success is shown")
     try:
-        stage = {"conditions": "evaluate", "answers": "label", "potentials": "train-rm"}.get(given.table, "train-rs")
+        stage = {"conditions": "evaluate", "goals": "evaluate", "answers": "label", "potentials": "train-rm"}.get(
+            given.table, "train-rs"
+        )
         runs = [Run.open(path, stage) for path in given.runs]
         tables = {
             "times": lambda: times(runs, given.threshold),
@@ -277,6 +324,7 @@ def main() -> int:
             "conditions": lambda: conditions(runs),
             "answers": lambda: answers(runs),
             "potentials": lambda: potentials(runs),
+            "goals": lambda: goals(runs, given.against),
             "ends": lambda: ends(runs, given.measure),
             "score": lambda: score(runs, given.last),
         }

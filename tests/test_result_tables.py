@@ -131,3 +131,24 @@ def test_a_run_without_evaluations_is_refused(tmp_path: Path):
         tables.times([run], 0.9)
     with pytest.raises(InputError, match="no evaluation in conditions"):
         tables.conditions([run])
+
+
+def test_goals_of_each_entry_stand_beside_what_was_achieved(tmp_path: Path):
+    def evaluated(entry: str, seed: int, achievements: float, **of_goals: object) -> Run:
+        train = Run.create(tmp_path / f"{entry}-s{seed}", stage="train-rs", config={"seed": seed})
+        train.finish([], **({"goals": of_goals} if of_goals else {}))
+        run = Run.create(tmp_path / f"eval-{entry}-s{seed}", stage="evaluate", config={})
+        names = ("make_wood_pickaxe", "make_wood_sword", "collect_stone", "collect_drink")
+        unlocked = dict(zip(names, (0.5, 0.25, 0.0, 1.0), strict=True))
+        modes = {"unlocked": unlocked, "achievements": {"mean": achievements}, "length": {"mean": 200.0}}
+        run.finish([], policy=str(train.path), modes={"sampled": modes})
+        return Run.open(run.path, "evaluate")
+
+    told = {"quality": {"suggested": {"good": 0.6, "bad_timing": 0.4}}, "goal_auc": {"value": 0.9}}
+    runs = [evaluated("asked", seed, 5.0 + seed, **told) for seed in (1, 2)]
+    runs += [evaluated("alone", 1, 5.0), evaluated("alone", 2, 5.0)]
+    rows = tables.goals(runs, "alone")[2:]
+    assert rows[0] == "| asked | 2 | 60 % | 40 % | 0.90 | 6.50 ± 6.35 | 1.50 ± 6.35 | 200 | 50 % | 25 % | 0 % | 100 % |"
+    assert rows[1] == "| alone | 2 | – | – | – | 5.00 | – | 200 | 50 % | 25 % | 0 % | 100 % |"
+    with pytest.raises(InputError, match="No run is of the entry nobody; name one of asked, alone"):
+        tables.goals(runs, "nobody")
