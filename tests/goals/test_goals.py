@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from bkrl import envs
 from bkrl.agents import load_agent
@@ -22,7 +23,7 @@ from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
 from bkrl.goals.tracker import GoalTracker, ProgressTracker
 from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
-from bkrl.methods import TrainRsConfig
+from bkrl.methods import TrainRsConfig, find_method
 from bkrl.rewards.goals import GoalReward
 from bkrl.runs.record import Run
 from bkrl.stages import evaluate, train_rs
@@ -240,8 +241,9 @@ def settings(out, **changes):
     return replace(base, **changes)
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
-    metrics = the_same_when_killed(settings(tmp_path / "whole", goal_pay="damped"), monkeypatch)
+@pytest.mark.parametrize("network", ["compact", "recurrent"])
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, network):
+    metrics = the_same_when_killed(settings(tmp_path / "whole", goal_pay="damped", network=network), monkeypatch)
     assert any("goals/suggested_good" in line for line in metrics)
 
 
@@ -276,7 +278,8 @@ def test_goals_of_another_run_are_replayed(tmp_path):
 
 
 def test_a_policy_brings_its_goals_along(tmp_path):
-    run = train_rs.run(settings(tmp_path / "run", suggester="rules", steps=600, wanted="mine stone"), Reporter())
+    asked = settings(tmp_path / "run", suggester="rules", steps=600, wanted="mine stone", network="recurrent")
+    run = train_rs.run(asked, Reporter())
     assert load_agent(run.path).goals.wanted == SITUATIONS.composition(["mine stone"])
     facts = Run.open(run.path, "train-rs").facts
     assert facts["goals"]["suggester"] == "rules"
@@ -286,6 +289,20 @@ def test_a_policy_brings_its_goals_along(tmp_path):
 
     done = evaluate.run(EvaluateConfig(run.path, out=tmp_path / "eval", episodes=2), Reporter())
     assert done.facts["episodes"] == 2
+
+
+def test_an_agent_with_a_memory_is_paid_the_same_goals_and_forgets_at_the_end_of_an_episode():
+    learner = find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", network="recurrent", ppo=SMALL)).learner
+    agent = learner.agent
+    views = Views(symbols=np.zeros((1, 2, 82), np.uint8), goal=np.zeros((1, 2, agent.goals.num_deeds), np.uint8))
+    views.goal[0, 1, 5] = 1
+    told = {"hidden": torch.ones(2, 128)}
+    for started, differ in ((torch.zeros(1, 2, dtype=torch.bool), True), (torch.ones(1, 2, dtype=torch.bool), False)):
+        with torch.no_grad():
+            _, _, kept = agent.forward(agent.inputs(views), told, started)
+            _, _, fresh = agent.forward(agent.inputs(views), agent.begin(2), started)
+        assert torch.equal(kept["hidden"], fresh["hidden"]) != differ
+        assert not torch.equal(fresh["hidden"][0], fresh["hidden"][1])  # it reads its goals
 
 
 def test_achievements_are_counted_in_evaluations():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import of_spec
 from bkrl.agents.protocol import Inputs
+from bkrl.agents.recurrent import Recurrent, RecurrentAgent
 from bkrl.data.views import ViewName, Views
 from bkrl.envs.symbols import Symbols
 
@@ -50,7 +51,7 @@ class GoalAgent(NetworkAgent):
 
     @classmethod
     def build(cls, spec: Mapping[str, Any], *who: Any) -> GoalAgent:
-        agent = cls(of_spec(spec.get("network")), *who)
+        agent = goal_agent(of_spec(spec.get("network")), *who)
         agent.take_goals(spec)
         return agent
 
@@ -70,3 +71,12 @@ class GoalAgent(NetworkAgent):
 
     def inputs(self, views: Views) -> Inputs:
         return {"seen": torch.from_numpy(self.rows(views)).to(self.device)}
+
+
+class RecurrentGoalAgent(GoalAgent, RecurrentAgent):
+    """The same, with a memory of the episode."""
+
+
+def goal_agent(network: Any, *who: Any) -> GoalAgent:
+    """An agent that sees its goals, with this network; `who` is what `NetworkAgent` takes behind it."""
+    return (RecurrentGoalAgent if isinstance(network, Recurrent) else GoalAgent)(network, *who)

@@ -63,6 +63,10 @@ class EllmDQNSettings(GoalSettings, GuidedSettings):
 class EllmPPOSettings(GoalSettings):
     """Settings of ellm-ppo."""
 
+    network: Annotated[
+        Literal["compact", "recurrent"],
+        Flag("policy: compact; or recurrent, the same with a memory of the episode"),
+    ] = "compact"
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
     @property
@@ -169,7 +173,7 @@ class GoalTrainee(Trainee):
 
 def build_ppo(settings: EllmPPOSettings) -> Trainee:
     """PPO that is paid for goals."""
-    from bkrl.agents.goal import GoalAgent, with_goals
+    from bkrl.agents.goal import goal_agent, with_goals
     from bkrl.agents.networks import build_network
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import family
@@ -179,7 +183,7 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
         parts = _parts(settings, settings.ppo.num_envs, settings.ppo.gamma, stack)
         symbols = with_goals(family(parts.facts.family).symbols(parts.facts.obs_shape), parts.source.num_deeds)
         network = build_network(
-            "compact",
+            settings.network,
             obs_shape=(len(symbols.sizes),),
             num_actions=len(parts.facts.action_names),
             num_values=len(parts.streams),
@@ -187,7 +191,7 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
             seed=derive_seed(settings.seed, "weights"),
         )
         begin(settings, network, ("encoder.",))
-        agent = GoalAgent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
+        agent = goal_agent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
         agent.goals = parts.source
         return _trainee(settings, settings.ppo, parts, PPO, agent, stack)
 
