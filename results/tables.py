@@ -303,7 +303,9 @@ def _line(cells: Sequence[str]) -> str:
 def main() -> int:
     """The command; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["times", "levels", "conditions", "answers", "potentials", "ends", "score", "goals"])
+    parser.add_argument(
+        "table", choices=["times", "levels", "conditions", "answers", "potentials", "ends", "score", "goals"]
+    )
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--threshold", type=float, default=0.9, help="share of episodes that succeed (0.9)")
     parser.add_argument("--at", type=int, nargs="*", default=[], help="steps after which `levels` shows success")
