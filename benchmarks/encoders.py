@@ -1,6 +1,6 @@
 """How well a text encoder knows which goals fit a caption, and what helps it.
 
-    python benchmarks/encoders.py [--encoder minilm] [--json] [--quick]
+    python benchmarks/encoders.py [--encoder minilm] [--labels RUN ...] [--json] [--quick]
 
 Captions are of random play, in BabyAI (`BabyAI-MixedTrainLocal-v0`; goals: go to, pick up or open each thing of each
 colour; a goal fits where its thing is in view) and in typed Crafter (goals: its deeds; a deed fits where the rules of
@@ -14,6 +14,14 @@ directions; goals worded as captions ("you see a red ball"); the mean of clauses
 mean of both; directions of little spread stretched (whitening, 32 directions); other pooling. Means and directions are
 measured on captions of another seed. `hash` is measured beside it, its words weighed on the same captions; with
 --quick it alone, which needs no model.
+
+With --labels: what the encoder makes of BK-Goal's Φ, for label runs of `--variant goal`, instead.
+
+* `above`: how often the mean Φ of the last moments before success is above that of moments of failed episodes.
+* `ordering`: how often Φ at a success is above Φ of any moment. Both stand in the report of `bkrl train-rm`.
+
+"Without their means": clauses less the mean of the dataset's, goals less the mean of those that were suggested. Figures
+are means with 95 % t intervals over label runs.
 """
 
 from __future__ import annotations
@@ -22,16 +30,27 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.reporter import Reporter
+from bkrl.core.spacing import end_to_end
 from bkrl.envs import family, make_vec, situations
+from bkrl.inspect.quality import segments
+from bkrl.labelers.tables import dataset_of
+from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
+from bkrl.potentials.goal.kind import read
 from bkrl.potentials.goal.texts import clauses
+from bkrl.runs.inputs import dataset_at
+from bkrl.runs.record import Run
 from bkrl.stats.intervals import t_interval
-from bkrl.text.encoders import HashEncoder, fit_encoder
+from bkrl.stats.ranks import area_under_curve
+from bkrl.text.encoders import HashEncoder, TextEncoder, fit_encoder
 from command_line import parser_of
 
 BABYAI, CRAFTER = "BabyAI-MixedTrainLocal-v0", "Crafter-Typed-Harder"
@@ -159,9 +178,53 @@ def measure(encode: Encode, goals: list[str], cases: Cases, others: Cases, **how
     return scored(near, np.stack([fits for _, fits in cases]))
 
 
+class Centred:
+    """An encoder whose vectors are less the mean of their kind (goals, or all other texts), at length 1."""
+
+    def __init__(self, encoder: TextEncoder, clauses: Sequence[str], goals: Sequence[str]) -> None:
+        self.name, self.size, self.settings, self._encoder = encoder.name, encoder.size, encoder.settings, encoder
+        self._goals, self._means = set(goals), [encoder(texts).mean(0) for texts in (clauses, goals)]
+
+    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        means = np.stack([self._means[text in self._goals] for text in texts])
+        return unit(self._encoder(texts) - means).astype(np.float32)
+
+
+class Raw:
+    """Φ of a potential that is not stored."""
+
+    def __init__(self, raw: Any, scale: Any) -> None:
+        self.reads, self.close, self._raw, self._scale = raw.reads, raw.close, raw, scale
+
+    def __call__(self, windows: Any) -> NDArray[np.float32]:
+        return self._scale(self._raw(windows.numbered()))
+
+
+def worth(labels: Path, encoder: str, found: dict[str, Any]) -> None:
+    """Add `above` and `ordering` of Φ to each variant."""
+    run = Run.open(labels, "label")
+    data = dataset_of(run, dataset_at(run))
+    rows = end_to_end(len(data.actions), SCALE_WINDOWS)
+    for variant in ("as it is", "without their means", "hash"):
+        made = read(run, data, shuffle=None, encoder="hash" if variant == "hash" else encoder)
+        if variant == "without their means":
+            said = sorted({one for caption in data.caption_texts for one in clauses(caption)})
+            made = replace(made, encoder=Centred(made.encoder, said, made.goals))
+        fitted = made.fit(1, Reporter())
+        values = raw_values(fitted, rows, Reporter(), "")
+        scale = scale_of(fitted.raw, values)
+        potential: Any = Raw(fitted.raw, scale)
+        ends = data.first_row[data.success] + data.lengths[data.success]
+        solved = potential(data.windows(ends, potential.reads.horizon))
+        ordering = area_under_curve(solved, scale(values)[:: max(1, len(values) // 2000)])
+        found.setdefault(variant, {}).setdefault("labels", []).append((segments(potential, data)["above"], ordering))
+        potential.close()
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--encoder", default="minilm", help="minilm or hf:PATH")
+    parser.add_argument("--labels", type=Path, nargs="+", default=[], help="label runs")
     args = parser.parse_args()
     seeds, most = range(1, 2 if args.quick else 6), 20 if args.quick else 50
     variants: dict[str, dict[str, Any]] = {
@@ -182,10 +245,12 @@ def main() -> None:
     }
     if args.quick:
         variants = {"hash": variants["hash"]}
-    encoder: Any = None if args.quick else fit_encoder(args.encoder)
-    pools = {} if args.quick else pooled(encoder)
+    encoder: Any = None if args.quick or args.labels else fit_encoder(args.encoder)
+    pools = pooled(encoder) if encoder else {}
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for name, collect in (("babyai", babyai), ("crafter", crafter)):
+    for one in args.labels:
+        worth(one, args.encoder, found)
+    for name, collect in () if args.labels else (("babyai", babyai), ("crafter", crafter)):
         for seed in seeds:
             (goals, cases), (_, others) = collect(seed, most), collect(seed + 100, most)
             for variant, how in variants.items():

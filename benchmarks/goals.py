@@ -1,6 +1,6 @@
 """How fast goals are: each ratio measured side by side in one run, on one thread.
 
-    python benchmarks/goals.py [--json] [--quick] [--only envs|learners|asking]
+    python benchmarks/goals.py [--json] [--quick] [--only envs|learners|asking|local]
 
 * `typed_ratio`: steps of typed Crafter a second with text keys, goals of the oracle, matching and payment, resets
   included, over the same on PyPI crafter as `pip install crafter` leaves it, with caption strings, an encoder with its
@@ -16,13 +16,19 @@
   situations and the reading of the store included.
 * `cold_slowdown`: how many percent longer an iteration of `ellm` takes while a loopback server answers each question
   after 500 ms, 16 at a time, than with the same replies kept. The thread that asks is included.
+* `cold_local_slowdown`: how many percent longer by the clock an iteration of `ellm` takes while SmolLM2-135M answers
+  closed questions that nobody waits for, on a thread of its own, than while the same questions are never answered.
+  `cold_local_held`: the same without the time that training waited for a core, so that it holds beside other work, too:
+  what is left is the interpreter's lock, memory and caches. `cold_local_answers`: answers a second. `cold_local_load`:
+  the largest load average before a round. Left out where the model is not on this machine.
 
-Rounds alternate between the sides, so that other work on the machine hits all; the middle ratio counts. All times are
-processor time.
+Rounds alternate between the sides, so that other work on the machine hits all; the middle ratio counts. All other times
+are processor time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import statistics
@@ -41,6 +47,7 @@ import numpy as np
 import torch
 
 from bkrl.core.config import HardwareConfig
+from bkrl.core.models import find
 from bkrl.data.views import Views
 from bkrl.envs import make_vec, situations
 from bkrl.goals.asked import AskedSuggester
@@ -51,7 +58,7 @@ from bkrl.goals.tracker import GoalTracker
 from bkrl.learn.settings import DQNConfig
 from bkrl.llm import open_backend
 from bkrl.llm.policy import AskPolicy
-from bkrl.llm.protocol import Connection
+from bkrl.llm.protocol import Connection, Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.methods import TrainRsConfig, find_method
@@ -61,6 +68,7 @@ from plain_ellm import TYPED, PlainDQN, PlainEnv
 from plain_ppo import crafter_noise
 
 ENVS = 1024
+LOCAL = "smollm2-135m"
 POLICY = AskPolicy(concurrency=16, max_concurrency=16)
 
 
@@ -244,10 +252,59 @@ def _slowdown(cache: Path, iterations: int, seed: int) -> float:
     return times[0] / times[1] - 1
 
 
+def local(rounds: int, quick: bool) -> dict[str, float]:
+    """Training beside a model on this machine."""
+    if not find(LOCAL).here:
+        print(f"cold_local_slowdown is left out; `bkrl lm fetch {LOCAL}` brings its model.", file=sys.stderr)
+        return {}
+    rows = []
+    for number in range(rounds):
+        load = os.getloadavg()[0]
+        sides = (True, False) if number % 2 else (False, True)
+        took = {asks: _beside(2 if quick else 150, number, asks) for asks in sides}
+        clock, held = (asking / alone for asking, alone in list(zip(took[True], took[False], strict=True))[:2])
+        rows.append((100 * (clock - 1), 100 * (held - 1), took[True][2], load))
+        print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
+    names = ("slowdown", "held", "answers")
+    found = {f"cold_local_{name}": statistics.median(column) for name, *column in zip(names, *rows, strict=False)}
+    return found | {"cold_local_load": max(row[3] for row in rows)}
+
+
+def _beside(iterations: int, seed: int, asks: bool) -> tuple[float, float, float]:
+    """Seconds of iterations of `ellm` by the clock, less waiting for a core, and answers a second meanwhile."""
+    with tempfile.TemporaryDirectory() as cache:
+        one = learner("ellm", suggester=f"local:{LOCAL}", goal_wait=False, cache=Path(cache), seed=seed)
+        session = one.collector.view.goals.book.suggester.session
+        if not asks:
+            session.backend.complete = _never
+        one.iterate()
+        while asks and not session.usage.asked:  # until the model is loaded
+            one.iterate()
+        answered, start, waited = session.usage.asked, time.perf_counter(), _waited()
+        for _ in range(iterations):
+            one.iterate()
+        took, waited = time.perf_counter() - start, _waited() - waited
+        answers = (session.usage.asked - answered) / took
+        session.close()
+    return took, took - waited, answers
+
+
+def _waited() -> float:
+    """Seconds that this thread was ready and had no core, ever; 0 where the system does not say."""
+    told = Path("/proc/thread-self/schedstat")
+    return int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
+
+
+async def _never(request: Request) -> Reply:
+    """No answer."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
-    parts = {"envs": envs, "learners": learners, "asking": asking}
+    parts = {"envs": envs, "learners": learners, "asking": asking, "local": local}
     parser.add_argument("--only", choices=list(parts), help="one part only")
     args = parser.parse_args()
     gym.logger.min_level = gym.logger.ERROR
