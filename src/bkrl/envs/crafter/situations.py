@@ -24,7 +24,7 @@ from bkrl.envs.crafter.sentences import (
     read_key,
     sentences_of_key,
     text_keys,
-)  # fmt: skip
+)
 from bkrl.envs.crafter.tasks import composition
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID, synonyms
 
