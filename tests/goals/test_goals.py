@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.data.views import Views
 from bkrl.goals.asked import read_goals
-from bkrl.goals.book import GoalBook
+from bkrl.goals.book import GoalBook, told_entries
 from bkrl.goals.captions import TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
@@ -185,6 +186,22 @@ def test_rows_of_the_book_are_in_the_order_in_which_situations_were_met():
     used.rows(keys[::-1].copy())
     used.restore(book.saved())
     assert used.rows(keys).tolist() == [met[key] for key in keys.tolist()]
+
+
+def test_a_book_keeps_goals_that_many_situations_have_once():
+    """Policies of five million steps were 390 MB of the same words."""
+    rng = np.random.default_rng(0)
+    symbols = np.zeros((3000, 82), np.uint8)
+    symbols[:, :8] = rng.integers(0, 20, (3000, 8))
+    keys, book = SITUATIONS.keys(symbols), GoalBook(SITUATIONS, EveryDeed(SITUATIONS, "novelty"), Matcher(SITUATIONS))
+    book.rows(keys)
+    assert len(book.saved()["book"]) < 25 * book.met + 1000
+    each = [[key, book.goals[key]] for key in book.goals]  # as files of before have it
+    for told in (json.loads(json.dumps(book.entries())), json.loads(json.dumps(each))):
+        other = GoalBook(SITUATIONS, None, Matcher(SITUATIONS))
+        other.enter(told_entries(told))
+        assert other.goals == book.goals
+        assert (other.pays[other.rows(keys)] == book.pays[book.rows(keys)]).all()
 
 
 @pytest.mark.parametrize("rates", [{"bad_timing": 0.5}, {"nonsense": 1.0}, {"impossible": 0.3, "bad_timing": 0.4}])

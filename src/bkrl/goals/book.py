@@ -34,7 +34,7 @@ class BaseBook:
         """Who is asked, if anybody."""
         return self.suggester.session if self.suggester else None
 
-    def entries(self) -> list[Any]:
+    def entries(self) -> Any:
         """What was met, in its order, as a policy file keeps it."""
         raise NotImplementedError
 
@@ -135,13 +135,15 @@ class GoalBook(BaseBook):
         row = self._row_of[key]
         self.goals[key], self.pays[row], self.unmatched[row] = self._matched(goals)
 
-    def entries(self) -> list[Any]:
-        """The situations and their goals."""
-        return [[key, self.goals[key]] for key in self._row_of]
+    def entries(self) -> dict[str, Any]:
+        """The lists of goals that differ, the situations, and which list is whose: many situations have the same."""
+        lists: dict[Goals | None, int] = {}
+        which = [lists.setdefault(self.goals[key], len(lists)) for key in self._row_of]
+        return {"goals": list(lists), "keys": list(self._row_of), "which": which}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Situations without goals are asked about again."""
-        entries = json.loads(bytes(saved["book"]))
+        entries = told_entries(json.loads(bytes(saved["book"])))
         if isinstance(self.suggester, ClosedSuggester):  # it knows situations by their words
             self.suggester.suggest([key for key, goals in entries if goals is not None])
         if self.session:
@@ -164,3 +166,11 @@ class GoalBook(BaseBook):
         for key, goals in entries:
             if goals is not None:
                 self._write(key, tuple(goals))
+
+
+def told_entries(document: Any) -> list[tuple[int, Sequence[str] | None]]:
+    """What `GoalBook.entries` wrote, or files of before, which repeat the goals of each situation."""
+    if isinstance(document, list):
+        return [(int(key), goals) for key, goals in document]
+    lists = document["goals"]
+    return [(int(key), lists[one]) for key, one in zip(document["keys"], document["which"], strict=True)]

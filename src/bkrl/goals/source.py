@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError
 from bkrl.data.views import Views
 from bkrl.envs import situations
-from bkrl.goals.book import GoalBook
+from bkrl.goals.book import GoalBook, told_entries
 from bkrl.goals.captions import Captioner, Success, TrueCaptioner
 from bkrl.goals.closed import ClosedSuggester
 from bkrl.goals.match import Matcher
@@ -116,8 +116,8 @@ class Source:
             how: dict[str, Any] = {"encoder": dict(document["encoder"]), "shown": shown, "wanted": wanted}
             book = GoalBook(known, suggester, matcher)
             source = cls(document["env_id"], book, document["rule"], document["success"], plain, **how)
-            source.book.enter([(int(key), goals) for key, goals in document["book"]])
-        except (KeyError, TypeError, ValueError) as error:
+            source.book.enter(told_entries(document["book"]))
+        except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"The policy's goals cannot be read ({error}); train the policy again.") from None
         return source
 
