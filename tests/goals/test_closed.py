@@ -321,15 +321,13 @@ def test_by_parts_each_deed_is_asked_about_beside_each_thing_once_and_bias_is_ta
     assert {"drink water", "attack cow", "eat cow"} <= set(more)
     # The naive reading: means over all deeds and all things, then the thing that speaks most for each deed
     table = np.array([[asked._odds[p - P][g] for p in range(P)] for g in range(G)])
-    naive = [
-        max(
-            table[g, p] - np.mean(table[g]) - np.mean(table[:, p]) + np.mean(table)
-            for p, part in enumerate(CRAFTER.parts)
-            if part in ("you see water.", "you see cow.", "you have in your inventory wood.")
-        )
-        for g in range(G)
-    ]
-    assert asked._scores(int(both[0])) == pytest.approx(naive)
+    less = table - np.array([[np.mean(table[g]) + np.mean(table[:, p]) for p in range(P)] for g in range(G)])
+    less += np.mean(table)
+    here = [CRAFTER.parts.index(part) for part in ("you see water.", "you see cow.", "you have in your inventory wood.")]
+    assert asked._scores(int(both[0])) == pytest.approx([max(less[g, p] for p in here) for g in range(G)])
+    with_them = [[p for p in range(P) if less[g, p] >= upper_group(less[g].round(9)) - 1e-9] for g in range(G)]
+    assert all(with_them)  # no deed goes with nothing
+    assert set(more) == {asked.goals[g] for g in range(G) if set(with_them[g]) & set(here)}
     assert asked.score(CELLS.tolist())["value"] == 1.0
 
 

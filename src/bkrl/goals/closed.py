@@ -159,14 +159,16 @@ class PartSuggester(ClosedSuggester):
 
     Of the log-odds of G deeds beside P things what a deed and what a thing add everywhere is taken off, so that what
     is left says which deed goes with which thing: a small model finds some deeds good and agrees beside some things,
-    whatever it is asked. In a situation the thing that speaks most for a deed counts. The goals are the upper group of
-    the two into which these scores fall (`upper_group`).
+    whatever it is asked. Of the things, those in the upper group (`upper_group`) of a deed's scores go with it, and
+    its score in a situation is that of the thing there that speaks most for it. The goals of a situation are the deeds
+    that something there goes with: so no deed is left out everywhere, since one that is never a goal is not learnt,
+    while one out of place costs nothing.
     """
 
     def __init__(self, name: str, chooser: Chooser, situations: GoalSpace, card: EnvCard) -> None:
         super().__init__(name, chooser, situations, card)
         self._parts = range(-len(situations.parts), 0)  # numbers below 0 stand for things
-        self._speaks = np.zeros((0, len(self.goals)))
+        self._speaks, self._limits = np.zeros((0, len(self.goals))), np.zeros(0)
         self._later: dict[int, None] = {}
 
     def _text(self, key: int) -> tuple[str, ...]:
@@ -192,13 +194,14 @@ class PartSuggester(ClosedSuggester):
     def _goals(self, key: int) -> Goals | None:
         if key in self._parts or any(self._left[part] for part in self._parts):
             return None
-        return self._above(self._scores(key), upper_group)
+        return self._above(self._scores(key), lambda _: self._limits)
 
     def _scores(self, key: int) -> NDArray[np.float64]:
         if not len(self._speaks):
             odds = np.stack([self._odds[part] for part in self._parts])
             odds = odds if np.isnan(odds).all() else np.nan_to_num(odds)  # one that is not clear speaks for nothing
             self._speaks = odds - odds.mean(0) - odds.mean(1, keepdims=True) + odds.mean()
+            self._limits = np.array([upper_group(scores) for scores in self._speaks.T.round(9)])
         here = list(self.situations.parts_of(key))
         return self._speaks[here].max(0) if here else np.full(len(self.goals), np.nan)
 
