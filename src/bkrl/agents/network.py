@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bkrl.agents import FORMAT
 from bkrl.agents.networks import check_fit, of_spec
+from bkrl.agents.networks.layers import to_device
 from bkrl.agents.networks.missions import WordTable
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
 from bkrl.core.errors import InputError
@@ -114,14 +115,14 @@ class NetworkAgent(TrainableAgent):
         """`seen`: what the network reads; `words`: (B, L) the numbers of the mission's words; `memory`: (B, M) that of
         episodes. The last two only if it reads them.
         """
-        seen = views.image if self.view == "image" else views.symbols
-        inputs = {"seen": torch.from_numpy(seen).to(self.device)}
+        seen: Any = views.image if self.view == "image" else views.symbols
+        inputs = {"seen": to_device(seen, self.device)}
         words = words_of(views, self.vocabulary, self.device)
         inputs |= {} if words is None else {"words": words}
         if self.reads_memory:
             if views.memory is None:
                 raise ValueError("the agent wants the memory of episodes, and the views have none")
-            inputs["memory"] = torch.from_numpy(views.memory).to(self.device)
+            inputs["memory"] = to_device(views.memory, self.device)
         return inputs
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
@@ -206,7 +207,7 @@ def words_of(views: Views, vocabulary: WordTable | None, device: torch.device) -
         return None
     if views.mission is None:
         raise ValueError("the agent wants missions, and the views have none")
-    return torch.from_numpy(vocabulary.tokens(views.mission)).to(device)
+    return to_device(vocabulary.tokens(views.mission), device)
 
 
 def finite(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
@@ -222,5 +223,5 @@ def one_step(
         return agent.forward(inputs, state, None)
     sequence = {name: tensor[None] for name, tensor in inputs.items()}
     device = next(iter(sequence.values())).device
-    logits, values, state = agent.forward(sequence, state, torch.from_numpy(started)[None].to(device))
+    logits, values, state = agent.forward(sequence, state, to_device(started, device)[None])
     return logits[0], values[0], state

@@ -62,7 +62,7 @@ class CriticLearner:
         if N < HELD_OUT:  # whole envs would leave nothing to learn from, or nothing held out
             turn = turn + torch.arange(T, device=known.device)[:, None]
         held = (turn + self.rollouts) % HELD_OUT == 0
-        share = explained_variance(values[known], returns[known])
+        share = float(explained_variance(values[known], returns[known]))
         figures = {"critic/explained_variance": share}
         risen = self.rollouts < 2 or share > self.explained + RISE  # the first rollout is before it has learnt anything
         self.explained = share

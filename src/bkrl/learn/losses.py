@@ -20,10 +20,10 @@ def divergence(log_ratio: Tensor) -> Tensor:
     return (log_ratio.exp() - 1 - log_ratio).mean()
 
 
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """The share of the variance of returns, (S,) or (S, K), that values explain; 0 where there is none to explain."""
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """() the share of the variance of returns, (S,) or (S, K), that values explain; 0 where there is none."""
     variance = returns.var(0).mean()
-    return float(1 - (returns - values).var(0).mean() / variance) if float(variance) > 0 else 0.0
+    return torch.where(variance > 0, 1 - (returns - values).var(0).mean() / variance, 0.0)
 
 
 class StepBatch(NamedTuple):

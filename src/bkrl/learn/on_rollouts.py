@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bkrl.agents.networks.layers import to_device
 from bkrl.agents.protocol import Agent, Goals, TrainableAgent
 from bkrl.core.activity import doing
 from bkrl.core.errors import RunFailed
@@ -169,7 +170,7 @@ class RolloutLearner:
         for k, stream in enumerate(self.streams):
             with np.errstate(over="ignore", invalid="ignore"):  # a reward that is not finite ends in `Diverged`
                 rewards = stream.rewards(self.collector.rollout)
-            self.rewards[:, :, k] = torch.from_numpy(rewards).to(self.device)
+            self.rewards[:, :, k] = to_device(rewards, self.device)
             metrics |= stream.metrics()
         return metrics
 
@@ -189,12 +190,12 @@ class RolloutLearner:
             boundary = self.collector.last_values(ends_truncated)
         next_values = torch.cat([values[1:], boundary[None, :N]])
 
-        terminated = torch.from_numpy(r.terminated).to(self.device)
-        truncated = torch.from_numpy(r.truncated).to(self.device)
+        terminated = to_device(r.terminated, self.device)
+        truncated = to_device(r.truncated, self.device)
         ended = (terminated | truncated)[:, :, None] & self.episodic
-        next_values[ended] = 0.0
+        next_values.masked_fill_(ended, 0.0)
         flat = next_values.view(T * N, K)
-        cut = torch.from_numpy(r.final_index[ends_truncated]).to(self.device)
+        cut = to_device(r.final_index[ends_truncated], self.device)
         flat[cut] = torch.where(self.episodic, boundary[N:], flat[cut])
         return next_values, ended
 

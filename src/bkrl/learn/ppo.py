@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from bkrl.agents.networks.layers import to_device
 from bkrl.agents.protocol import Agent, Goals, TrainableAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
@@ -116,9 +117,8 @@ class PPO(RolloutLearner):
         self.optimizer = Adam(
             [{"params": group, "lr": self.rates[name]} for name, group in groups.items()], eps=1e-5, fused=True
         )
-        # The value loss of a critic that says 0 everywhere, on the rewards of a rollout: the largest so far, since
-        # rewards may cease and their values stay a while.
-        self.ignorant_loss = 0.0
+        self._ignorant = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._ignorant_loss: float | None = 0.0  # None: to be read there
         # Steps that led beyond the target KL are taken back, and the next ones are shorter by this factor.
         self.caution = 1.0
 
@@ -140,6 +140,15 @@ class PPO(RolloutLearner):
         known = ended.all(-1).flip(0).cummax(0).values.flip(0)
         return figures | critic.learn(self.collector, values, sums, known)
 
+    @property
+    def ignorant_loss(self) -> float:
+        """The value loss of a critic that says 0 everywhere, on the rewards of a rollout: the largest so far, since
+        rewards may cease and their values stay a while.
+        """
+        if self._ignorant_loss is None:
+            self._ignorant_loss = float(self._ignorant)
+        return self._ignorant_loss
+
     # -------------------------------------------------------------------------------------------------------- gae
 
     @torch.no_grad()
@@ -150,8 +159,8 @@ class PPO(RolloutLearner):
         advantages = gae(self.rewards, values, next_values, ended, self.gamma, self.config.gae_lambda)
         nothing = torch.zeros_like(values)
         paid = gae(self.rewards, nothing, nothing, ended, self.gamma, 1.0)
-        ignorant = float(0.5 * paid.double().square().sum(-1).mean())
-        self.ignorant_loss = max(self.ignorant_loss, ignorant)
+        self._ignorant = self._ignorant.fmax(0.5 * paid.double().square().sum(-1).mean())
+        self._ignorant_loss = None
         return advantages, advantages + values
 
     # ----------------------------------------------------------------------------------------------------- update
@@ -162,7 +171,7 @@ class PPO(RolloutLearner):
         remaining = 1.0 - min(1.0, self.iteration * r.rewards.size / self.total_steps) if c.anneal_lr else 1.0
         for group, rate in zip(self.optimizer.param_groups, self.rates.values(), strict=True):
             group["lr"] = rate * remaining * self.caution
-        actions = torch.from_numpy(r.actions).flatten().to(self.device)
+        actions = to_device(r.actions, self.device).flatten()
         summed = (advantages * self.coef).sum(-1).flatten()
         if c.norm_adv:
             summed = (summed - summed.mean()) / (summed.std() + 1e-8)
@@ -207,10 +216,17 @@ class PPO(RolloutLearner):
         self.iteration += 1
 
         table, grad_norm = torch.stack(figures), torch.stack(norms)
-        if not bool(torch.isfinite(table).all() & torch.isfinite(grad_norm).all()):
+        explained = explained_variance(taken.values[:, 0], taken.returns[:, 0])
+        sound = [table.isfinite().all() & grad_norm.isfinite().all(), *self._sound(look, order)]
+        unread = [*sound, self._ignorant, explained, grad_norm[:, 0].mean(), *table.mean(0)]
+        # All at once: each reading of one would wait for the GPU.
+        numbers = torch.stack([figure.double() for figure in unread]).tolist()
+        all_finite, weights_finite, said_finite, self._ignorant_loss, variance, norm, *mean = numbers
+        if not all_finite:
             raise Diverged(self._diagnosis(_broken(table, grad_norm)))
-        self._check_network(look, order)
-        mean = table.mean(0).tolist()
+        if not (weights_finite and said_finite):
+            huge = "logits and values after the update are too large to learn from"
+            raise Diverged(self._diagnosis(huge if weights_finite else "weights after the update are not finite"))
         return {
             "ppo/loss": mean[0],
             "ppo/policy_loss": mean[1],
@@ -218,8 +234,8 @@ class PPO(RolloutLearner):
             "ppo/entropy": mean[3],
             "ppo/approx_kl": mean[4],
             "ppo/clip_fraction": mean[5],
-            "ppo/grad_norm": float(grad_norm[:, 0].mean()),
-            "ppo/explained_variance": explained_variance(taken.values[:, 0], taken.returns[:, 0]),
+            "ppo/grad_norm": norm,
+            "ppo/explained_variance": variance,
             "ppo/learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "ppo/epochs": float(epochs),
             **({"ppo/caution": self.caution} if c.target_kl > 0 else {}),
@@ -291,7 +307,7 @@ class PPO(RolloutLearner):
             """(T * N, ...) → (R, T/R * N, ...)."""
             return rows.unflatten(0, (T // R, R, N)).transpose(0, 1).flatten(1, 2)
 
-        started = cut(torch.from_numpy(c.rollout.ages[:T] == 0).flatten().to(self.device))
+        started = cut(to_device(c.rollout.ages[:T] == 0, self.device).flatten())
         steps = cut(torch.arange(T * N, device=self.device))
         views, places, apart = c.views[:T].flat(), None, c.looks_apart
         if c.repeats is not None:  # views that repeat are looked at once in a minibatch, too
@@ -318,17 +334,14 @@ class PPO(RolloutLearner):
     # ----------------------------------------------------------------------------------------- divergence and warnings
 
     @torch.no_grad()
-    def _check_network(self, look: _Look, order: Tensor) -> None:
-        """Diverged, if the last step left weights that are not finite, or that say something too large to learn from.
+    def _sound(self, look: _Look, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether the last step left weights that are finite, and that say nothing too large to learn from.
 
         The losses were taken before that step, so they do not show what it did.
         """
         _, logits, values = look(order[: max(1, len(order) // self.config.num_steps)])
         said = torch.cat([logits, values], 1).square()  # the value loss squares what it is told
-        finite = torch.stack([p.isfinite().all() for p in self.parameters]).all()
-        if not bool(finite & said.isfinite().all()):
-            huge = "logits and values after the update are too large to learn from"
-            raise Diverged(self._diagnosis(huge if bool(finite) else "weights after the update are not finite"))
+        return torch.stack([p.isfinite().all() for p in self.parameters]).all(), said.isfinite().all()
 
     def _diagnosis(self, what: str) -> str:
         """What is wrong, and how large the rewards and values were that it was computed from."""
@@ -376,7 +389,8 @@ class PPO(RolloutLearner):
 
     def restore(self, saved: Saved) -> None:
         super().restore(saved)
-        self.ignorant_loss = float(saved.counters.get("ignorant_loss", 0.0))
+        self._ignorant_loss = float(saved.counters.get("ignorant_loss", 0.0))
+        self._ignorant.fill_(self._ignorant_loss)
         self.caution = float(saved.counters.get("caution", 1.0))
 
 

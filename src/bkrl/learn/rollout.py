@@ -109,7 +109,8 @@ class Collector:
         T, H, N = self.num_steps, self.reads.horizon, self.envs.num_envs
         observations, _ = self.envs.reset(seed=derive_seed(self.seed, "worlds"))
         first = self.view(observations, np.ones(N, bool))
-        self.views = Views(*(a if a is None else np.zeros((T + 1, N, *a.shape[1:]), a.dtype) for a in first.arrays()))  # type: ignore[arg-type]
+        rows = (a if a is None else self._storage(T + 1, a) for a in first.arrays())
+        self.views = Views(*rows)  # type: ignore[arg-type]
         self.final_views = self.views[0, :0]
         # the same memory as what the agent sees, but for missions, which are as the envs say them
         seen = replace(self.views, mission=np.full((T + 1, N), "", object) if self.reads.mission else None)
@@ -222,6 +223,12 @@ class Collector:
             shares = (unlocked / len(r.final_index)).tolist()
             metrics |= {f"rollout/unlocked/{name}": one for name, one in zip(self.achievements, shares, strict=True)}
         return metrics
+
+    def _storage(self, rows: int, first: np.ndarray) -> np.ndarray:
+        """Zeros for so many such rows. Bytes stay in their place in memory if a GPU reads them: it needs no copy."""
+        if self.logits.device.type == "cuda" and first.dtype == np.uint8:
+            return torch.zeros((rows, *first.shape), dtype=torch.uint8, pin_memory=True).numpy()
+        return np.zeros((rows, *first.shape), first.dtype)
 
     def _note_missions(self, t: int) -> None:
         """Those of the episodes that run at row t."""

@@ -5,6 +5,7 @@ float32.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,12 @@ CELL_SIDE = 7
 def is_image(obs_shape: Sequence[int]) -> bool:
     """Whether observations of this shape are pictures rather than symbols."""
     return len(obs_shape) == 3 and min(obs_shape[0], obs_shape[1]) >= 16
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array as a tensor there. A GPU fetches it from memory that stays in its place while the processor goes on."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class Pixels(nn.Module):
