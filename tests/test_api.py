@@ -67,6 +67,7 @@ def test_every_public_name_is_there_and_documented():
     assert set(bkrl.__all__) <= set(dir(bkrl))
     for name in bkrl.__all__:
         assert getattr(bkrl, name).__doc__, name
+    assert bkrl.Trainee is bkrl.Training  # its name in plugins of before
     with pytest.raises(AttributeError, match="no attribute 'colect'"):
         _ = bkrl.colect  # type: ignore[attr-defined]
 

@@ -58,7 +58,7 @@ def build(settings):
     setup, reward = set_up(settings), Hasty(settings.ppo.gamma)
     reward.haste = settings.haste
     learner = learner_of(settings, setup, policy_of(settings, setup, 1), [reward])
-    return bkrl.Trainee(learner, facts_of("none", frozenset(), learner), iteration_steps=settings.rollout_steps)
+    return bkrl.Training(learner, facts_of("none", frozenset(), learner), iteration_steps=settings.rollout_steps)
 
 
 class First(Oracle):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bkrl.goals.suggesters import register_suggester
     from bkrl.labelers.config import LabelConfig
     from bkrl.llm import register_annotator
-    from bkrl.methods import Method, Trainee, TrainRsConfig, register_method
+    from bkrl.methods import Method, Training, TrainRsConfig, register_method
     from bkrl.potentials import load_potential, register_potential
     from bkrl.potentials.config import TrainRmConfig
     from bkrl.potentials.own import write_potential
@@ -45,7 +45,7 @@ __all__ = [
     "Run",
     "TrainRmConfig",
     "TrainRsConfig",
-    "Trainee",
+    "Training",
     "collect",
     "evaluate",
     "label",
@@ -75,7 +75,7 @@ _HOMES = {
     "make": "envs",
     "make_vec": "envs",
     "TrainRsConfig": "methods",
-    "Trainee": "methods",
+    "Training": "methods",
     "register_annotator": "llm",
     "register_env": "envs.own",
     "register_method": "methods",
@@ -87,6 +87,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Trainee":  # as plugins have called it
+        name = "Training"
     if name not in __all__:
         raise AttributeError(f"module 'bkrl' has no attribute '{name}'")
     home = _HOMES.get(name, "core.config" if name.endswith("Config") else "api")

@@ -423,7 +423,13 @@ def test_ctrl_c_while_modules_are_loaded_says_nothing(tmp_path: Path, start: lis
 
 
 @pytest.mark.parametrize(
-    ("line", "found"), [("bkrl pu", "push"), ("bkrl sweep --exec", "--executor"), ("bkrl sweep --executor r", "ray")]
+    ("line", "found"),
+    [
+        ("bkrl pu", "push"),
+        ("bkrl sweep --exec", "--executor"),
+        ("bkrl sweep --executor r", "ray"),
+        ("bkrl label vi", "view"),
+    ],
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands_flags_and_values(shell, line, found):

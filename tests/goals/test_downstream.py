@@ -73,12 +73,14 @@ def test_frozen_layers_stay_as_they_were(pretrained, trains, changed):
 
 def test_ppo_with_goals_has_the_defects_that_concern_it():
     ppo = {"env": "Crafter-Typed-ChopTree@length=9", "suggester": "task", "env_coef": 1.0, "trains": "last"}
-    trainee = find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", compat="upstream", **ppo))
-    assert trainee.facts["compat"] == ["b10", "e7"]
-    assert trainee.facts["guarantee"] == "none: published defects b10, e7"
-    assert not trainee.learner.bootstrap_truncated
+    training = find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", compat="upstream", **ppo))
+    assert training.facts["compat"] == ["b10", "e7"]
+    assert training.facts["guarantee"] == "none: published defects b10, e7"
+    assert not training.learner.bootstrap_truncated
     plain = find_method("ellm-ppo").build(TrainRsConfig("ellm-ppo", **ppo)).learner
-    trained = [[one.requires_grad for one in learner.agent.module.parameters()] for learner in (trainee.learner, plain)]
+    trained = [
+        [one.requires_grad for one in learner.agent.module.parameters()] for learner in (training.learner, plain)
+    ]
     assert all(trained[0])
     assert not all(trained[1])
     assert plain.bootstrap_truncated

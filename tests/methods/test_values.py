@@ -89,10 +89,10 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, alg, kind
 
 def test_published_defects_are_had_one_by_one():
     both = settings("dqn", curiosity="apt-learnt", compat="upstream")
-    trainee = find_method("dqn").build(both)
-    assert trainee.facts["compat"] == ["b10", "e1", "e7"]
-    assert trainee.facts["guarantee"].startswith("none: published defects")
-    far = trainee.learner.agent.module.head.weight
+    training = find_method("dqn").build(both)
+    assert training.facts["compat"] == ["b10", "e1", "e7"]
+    assert training.facts["guarantee"].startswith("none: published defects")
+    far = training.learner.agent.module.head.weight
     near = find_method("dqn").build(settings("dqn")).learner.agent.module.head.weight
     torch.testing.assert_close(far, 100 * near)
     with pytest.raises(UsageError, match="concerns --sees published"):

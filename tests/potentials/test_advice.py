@@ -234,7 +234,7 @@ def test_an_advised_policy_falls_back_to_its_base():
     logits, values = base.module(every_state())
     views = Views(every_state().numpy())
     for step, beta in ((0, 4.0), (25, 3.0), (100, 0.0), (500, 0.0)):
-        advised.at_step(step)
+        advised.schedule(step)
         shifted, same, _ = advised.forward(advised.inputs(views), {}, None)
         torch.testing.assert_close(shifted, logits + beta * psi(every_state()))
         assert torch.equal(same, values)
@@ -245,7 +245,7 @@ def test_an_advised_policy_is_saved_with_the_advice_it_has_left(tmp_path: Path):
     envs = make_vec("Toy-Grid", 1)
     base, told = (new_agent("compact", envs, "symbolic", 1, seed) for seed in (1, 2))
     advised = AdvisedAgent(base, Advice(told.module, 0.25), weight=4.0, until=100)
-    advised.at_step(50)
+    advised.schedule(50)
     advised.save(tmp_path)
     places, no = Views(np.arange(25, dtype=np.uint8)[:, None]), np.zeros(25, bool)
     here, again, plain = (a.act(places, {}, no, None).logits for a in (advised, load_agent(tmp_path), base))

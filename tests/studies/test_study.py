@@ -335,6 +335,17 @@ def test_a_policy_may_start_from_one_of_another_env_or_be_guided_by_it(tmp_path)
             study(other, tmp_path)
 
 
+def test_sections_may_share_their_tasks(tmp_path):
+    task = [{"name": name, "train_rs": {"env": f"BabyAI-Text-GoToLocal-{name}-S20"}} for name in ("RedBall", "RedKey")]
+    first, second = ({"name": name, "algs": ["ppo"], "seeds": [1]} for name in ("first", "second"))
+    twice = plan({"world": [first | {"task": task}, second | {"task": task}]}, tmp_path)
+    assert plan({"world": [first | {"tasks": "second"}, second | {"task": task}]}, tmp_path) == twice
+    with pytest.raises(UsageError, match="tasks of first is 'secnd'. Did you mean 'second'"):
+        plan({"world": [first | {"tasks": "secnd"}, second | {"task": task}]}, tmp_path)
+    with pytest.raises(UsageError, match="first has tasks of its own, and those of second"):
+        plan({"world": [first | {"task": task, "tasks": "second"}, second | {"task": task}]}, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [

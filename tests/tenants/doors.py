@@ -107,14 +107,14 @@ class DoorsSettings(bkrl.TrainRsConfig):
     ppo: PPOConfig = field(default_factory=lambda: PPOConfig(num_envs=16, num_steps=16, learning_rate=5e-3))
 
 
-def build(settings: DoorsSettings) -> bkrl.Trainee:
+def build(settings: DoorsSettings) -> bkrl.Training:
     torch.manual_seed(settings.seed)
     facts = env_spec(settings.env)
     agent = DoorsAgent(Net(len(facts.action_names)), settings.env, facts.family, facts.action_names)
     envs = make_vec(settings.env, settings.ppo.num_envs)
     streams = [Reached(settings.ppo.gamma)]
     learner = PPO(envs, agent, streams, settings.ppo, total_steps=settings.steps, seed=settings.seed)
-    return bkrl.Trainee(learner, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
+    return bkrl.Training(learner, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
 
 
 AGENTS.add("doors", DoorsAgent)

@@ -79,7 +79,7 @@ class RecallSettings(bkrl.TrainRsConfig):
     ppo: PPOConfig = field(default_factory=lambda: PPOConfig(num_envs=32, num_steps=12, learning_rate=3e-3))
 
 
-def build(settings: RecallSettings) -> bkrl.Trainee:
+def build(settings: RecallSettings) -> bkrl.Training:
     torch.manual_seed(settings.seed)
     facts = env_spec(settings.env)
     cell = Cell(settings.hidden, len(facts.action_names))
@@ -87,7 +87,7 @@ def build(settings: RecallSettings) -> bkrl.Trainee:
     envs = make_vec(settings.env, settings.ppo.num_envs)
     streams = [EnvReward(settings.ppo.gamma)]
     learner = PPO(envs, agent, streams, settings.ppo, total_steps=settings.steps, seed=settings.seed)
-    return bkrl.Trainee(learner, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
+    return bkrl.Training(learner, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
 
 
 AGENTS.add("recall", RecallAgent)

@@ -119,8 +119,8 @@ class QLearner:
         self.envs.close()
 
 
-def build(settings: TableSettings) -> bkrl.Trainee:
-    return bkrl.Trainee(QLearner(settings), iteration_steps=settings.num_envs)
+def build(settings: TableSettings) -> bkrl.Training:
+    return bkrl.Training(QLearner(settings), iteration_steps=settings.num_envs)
 
 
 AGENTS.add("table", TableAgent)

@@ -138,7 +138,7 @@ class AdvisedAgent(NetworkAgent):
         advice = Advice(of_spec(both["advice"]), 1.0)  # the scale is among the weights
         return cls(base, advice, both["weight"], both["until"])
 
-    def at_step(self, step: int) -> None:
+    def schedule(self, step: int) -> None:
         self.now = self.weight * max(0.0, 1.0 - step / self.until)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:

@@ -13,6 +13,7 @@ from bkrl.agents.network import NetworkAgent, finite
 from bkrl.agents.networks import ActorCritic, build_network, misfit
 from bkrl.agents.networks.layers import is_image
 from bkrl.agents.protocol import Agent
+from bkrl.core.config import CONVOLUTIONAL
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed
 from bkrl.envs import EnvSpec, family, memory_of
@@ -67,10 +68,10 @@ def observation_options(env_spec: EnvSpec, network: str, view: str | None = None
     """
     drawn = family(env_spec.family).images
     if view is None:
-        view = "image" if network in ("paper", "residual") and drawn else "symbolic"
+        view = "image" if network in CONVOLUTIONAL and drawn else "symbolic"
     if view == "image" and not drawn:
         raise UsageError(f"--view image: {env_spec.env_id} does not come as pictures; leave --view out.")
-    if view == "symbolic" and network in ("paper", "residual") and drawn:
+    if view == "symbolic" and network in CONVOLUTIONAL and drawn:
         raise UsageError(
             f"--view symbolic: the {network} network reads views and pictures, and {env_spec.env_id} shows neither; "
             "use --network compact, or leave --view out."

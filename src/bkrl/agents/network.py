@@ -145,7 +145,7 @@ class NetworkAgent(TrainableAgent):
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {"policy": [p for p in self.module.parameters() if p.requires_grad]}
 
-    def at_step(self, step: int) -> None:
+    def schedule(self, step: int) -> None:
         """Nothing changes by a schedule."""
 
     def prepare(self, device: torch.device, compile: bool) -> None:

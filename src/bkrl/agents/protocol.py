@@ -135,7 +135,7 @@ class TrainableAgent(Agent, Protocol):
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What is trained, in groups that may have learning rates of their own."""
 
-    def at_step(self, step: int) -> None:
+    def schedule(self, step: int) -> None:
         """Follow the schedules: `step` env steps are taken. Called between iterations."""
 
     def prepare(self, device: Any, compile: bool) -> None:

@@ -111,7 +111,7 @@ class QAgent(GoalAgent):
     Attributes:
         sees_goals: whether its network reads goals.
         epsilon: ε while it is trained.
-        schedule: (first, last, steps) of ε, which falls linearly.
+        falls: (first, last, steps) of ε, linear.
         since: the step from which it falls.
         guide: an agent whose best action is `guide_share` of the random ones (guided exploration, Du et al. 2023).
     """
@@ -123,7 +123,7 @@ class QAgent(GoalAgent):
     remembered: tuple[int, ...] = ()
     """How a memory of its rows puts pictures together: `picture_bytes` and `pictures` of `learn.replay.Replay`."""
     epsilon = EVALUATION_EPSILON
-    schedule = (1.0, 0.01, 1)
+    falls = (1.0, 0.01, 1)
     since = 0
 
     @property
@@ -180,6 +180,6 @@ class QAgent(GoalAgent):
         actions = (logits if noise is None else logits + noise).argmax(1)
         return Acted(actions, logits, values.amax(-1, keepdim=True).cpu().numpy(), state)
 
-    def at_step(self, step: int) -> None:
-        first, last, steps = self.schedule
+    def schedule(self, step: int) -> None:
+        first, last, steps = self.falls
         self.epsilon = first + (last - first) * min(1.0, max(step - self.since, 0) / steps)

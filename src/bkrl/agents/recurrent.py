@@ -132,7 +132,7 @@ class RecurrentAgent(NetworkAgent):
     def begin(self, num_envs: int) -> State:
         return {name: torch.zeros(num_envs, size, device=self.device) for name, size in self.module.memory.items()}
 
-    def at_step(self, step: int) -> None:
+    def schedule(self, step: int) -> None:
         self.module.settle()
 
     @property

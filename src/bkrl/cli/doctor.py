@@ -16,7 +16,7 @@ def examine() -> list[Finding]:
     """Run all checks; one that raises is a finding, not a crash."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", lambda: f"{platform.python_version()} on {platform.platform()}"),
-        ("packages", _packages),
+        ("packages", lambda: ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)),
         ("BabyAI env", lambda: _env("BabyAI-Text-GoToLocal-RedBall-S20")),
         ("Crafter env", lambda: _env("Crafter-Text-Reward")),
         ("sandbox", _sandbox),
@@ -31,10 +31,6 @@ def examine() -> list[Finding]:
         except Exception as problem:  # noqa: BLE001 - whatever is wrong is a finding
             findings.append((name, False, f"{type(problem).__name__}: {problem}"))
     return findings
-
-
-def _packages() -> str:
-    return ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
 
 
 def _env(env_id: str) -> str:

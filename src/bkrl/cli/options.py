@@ -119,7 +119,8 @@ def _of_setting(one: Setting) -> inspect.Parameter:
     info: Any
     help_text = flag.help.replace("[", r"\[")
     if flag.positional:
-        info = typer.Argument(help=help_text, show_default=False, metavar=one.name.upper())
+        words, name = _second_words, one.name.upper()
+        info = typer.Argument(help=help_text, show_default=False, metavar=name, autocompletion=words)
     else:
         names = [option_name(one.path)]
         if kind in SWITCHES:
@@ -132,6 +133,12 @@ def _of_setting(one: Setting) -> inspect.Parameter:
             *names, help=help_text, rich_help_panel=panel, show_default=default not in (None, ""), **limits
         )
     return _parameter(one.name, Annotated[kind, info], default)
+
+
+def _second_words(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What makes a command of two words: `label` and "v" give `view`. The shell itself completes files."""
+    commands: Any = vars(ctx.parent.command)["commands"] if ctx.parent else ()
+    return [one.partition(" ")[2] for one in commands if one.startswith(f"{ctx.info_name} {incomplete}")]
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -86,7 +86,7 @@ class _OfMethod(Command):
         """As any command; flags of other methods are refused in words of their own, or left out with `--lenient`."""
         own = {name for p in self.get_params(ctx) for name in (*p.opts, *p.secondary_opts)}
         unknown = dict.fromkeys(word.partition("=")[0] for word in args if word.startswith("--"))
-        others = {name: owners for name in unknown if name not in own and (owners := _owners(name))}
+        others = {name: owners for name in unknown if name not in own and (owners := with_setting(_field(name)))}
         if others and LENIENT in args:
             args = list(_without(args, others))
         elif others:
@@ -115,12 +115,8 @@ def _further(method: Method) -> dict[str, list[str]]:
     return found
 
 
-def _owners(option: str) -> list[str]:
-    """The methods that have a flag; `--no-X` is one where X is."""
-    return with_setting(_field(option))
-
-
 def _field(option: str) -> str:
+    """The setting of a flag; `--no-X` is X."""
     return option.removeprefix("--").removeprefix("no-").replace("-", "_")
 
 

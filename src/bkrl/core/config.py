@@ -56,6 +56,8 @@ Network = Annotated[
         "residual: a small residual network for pictures"
     ),
 ]
+CONVOLUTIONAL = ("paper", "residual")
+"""Networks that are made for pictures: large, and without missions."""
 Mission = Annotated[
     Literal["auto", "on", "off"],
     Flag("whether the policy reads its mission (compact and recurrent); auto: where missions change between episodes"),

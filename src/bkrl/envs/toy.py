@@ -194,7 +194,8 @@ class ToyVectorEnv(BaseVectorEnv):
 
     def __init__(self, env_id: str, num_envs: int, **kwargs: Any) -> None:
         self.table, facts = _TABLES[env_id]
-        super().__init__(facts, num_envs, _spaces(self.table)[0], **kwargs)
+        space = spaces.Box(0, max(self.table.num_states - 1, 1), (1,), np.uint8)
+        super().__init__(facts, num_envs, space, **kwargs)
         self._rngs: list[np.random.Generator] = [np.random.default_rng(0)] * num_envs
         self._place = np.zeros(num_envs, np.int64)
         self._age = np.zeros(num_envs, np.int64)
@@ -259,10 +260,6 @@ class ToyVectorEnv(BaseVectorEnv):
 
     def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return self._return[which], self._age[which]
-
-
-def _spaces(table: Table) -> tuple[spaces.Box, spaces.Discrete]:
-    return spaces.Box(0, max(table.num_states - 1, 1), (1,), np.uint8), spaces.Discrete(table.num_actions)
 
 
 def _picture(table: Table, place: int, square: int = 32) -> NDArray[np.uint8]:

@@ -192,16 +192,20 @@ class PartSuggester(ClosedSuggester):
         return came
 
     def _goals(self, key: int) -> Goals | None:
-        if key in self._parts or any(self._left[part] for part in self._parts):
+        if key in self._parts or not self._complete():
             return None
         return self._above(self._scores(key), lambda _: self._limits)
 
-    def _scores(self, key: int) -> NDArray[np.float64]:
-        if not len(self._speaks):
+    def _complete(self) -> bool:
+        """Whether each question has its answer; the first time, what speaks for each deed is worked out."""
+        if not len(self._speaks) and not any(self._left.values()):
             odds = np.stack([self._odds[part] for part in self._parts])
             odds = odds if np.isnan(odds).all() else np.nan_to_num(odds)  # one that is not clear speaks for nothing
             self._speaks = odds - odds.mean(0) - odds.mean(1, keepdims=True) + odds.mean()
             self._limits = np.array([upper_group(scores) for scores in self._speaks.T.round(9)])
+        return len(self._speaks) > 0
+
+    def _scores(self, key: int) -> NDArray[np.float64]:
         here = list(self.situations.parts_of(key))
         return self._speaks[here].max(0) if here else np.full(len(self.goals), np.nan)
 

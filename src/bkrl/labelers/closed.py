@@ -108,11 +108,6 @@ def pair_question(card: EnvCard, a: SegmentText, b: SegmentText, criterion: str)
     return _phrasings(card, "choose_pref", ("1", "2"), ways, turned=True)
 
 
-def point_question(card: EnvCard, segment: SegmentText, criterion: str) -> ClosedQuestion:
-    """Outcome 0: yes."""
-    return _yes_or_no(card, "choose_point", segment=segment, criterion=f"{POINTS[criterion]}?")
-
-
 def subgoal_question(card: EnvCard, goal: str) -> ClosedQuestion:
     """Outcome k: importance k of 9.
 
@@ -120,11 +115,6 @@ def subgoal_question(card: EnvCard, goal: str) -> ClosedQuestion:
     at -.99), so that the mean of both phrasings holds nothing of what it says.
     """
     return _phrasings(card, "choose_subgoal", list("0123456789"), [{"goal": goal}], turned=False)
-
-
-def need_question(card: EnvCard, goal: str, other: str) -> ClosedQuestion:
-    """Outcome 0: yes, one has to do `goal` in order to do `other`. What the words add is the same for all sub-goals."""
-    return _phrasings(card, "choose_need", ("Yes", "No"), [{"goal": goal, "other": other}], turned=False)
 
 
 def goal_question(card: EnvCard, caption: str, goal: str) -> ClosedQuestion:
@@ -186,12 +176,8 @@ def odds_of(choices: pa.Table) -> dict[str, float]:
 
 
 def _asked(plan: Plan, session: AskSession, questions: Sequence[ClosedQuestion], title: str) -> list[ClosedAnswer]:
-    answers = _chooser(plan, session).ask(questions, title)
-    return [one for one in answers if one is not None]
-
-
-def _chooser(plan: Plan, session: AskSession) -> Chooser:
-    return Chooser(session, votes=plan.votes, max_tokens=min(plan.sampling.max_tokens, MAX_TOKENS))
+    chooser = Chooser(session, votes=plan.votes, max_tokens=min(plan.sampling.max_tokens, MAX_TOKENS))
+    return [one for one in chooser.ask(questions, title) if one is not None]
 
 
 def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], list[Request]]:
@@ -246,7 +232,8 @@ def questions_of_pair(plan: Plan, texts: tuple[SegmentText, SegmentText]) -> lis
     """C questions of a pair; of points 2 C, those of A first."""
     if plan.compare == "pairs":
         return [pair_question(plan.card, *texts, criterion) for criterion in _criteria(plan)]
-    return [point_question(plan.card, one, criterion) for one in texts for criterion in _criteria(plan)]
+    asked = [{"segment": one, "criterion": f"{POINTS[criterion]}?"} for one in texts for criterion in _criteria(plan)]
+    return [_yes_or_no(plan.card, "choose_point", **one) for one in asked]
 
 
 def _pref_questions(plan: Plan) -> list[ClosedQuestion]:
@@ -398,7 +385,9 @@ def questions_of_subgoals(card: EnvCard, said: Sequence[str], rate: str) -> list
     """Of S sub-goals: S questions, or S (S - 1) where it is asked what needs what, those about the first one first."""
     if rate == "alone":
         return [subgoal_question(card, one) for one in said]
-    return [need_question(card, one, other) for one, other in permutations(said, 2)]
+    # Has one to do `goal` in order to do `other`? What the words add is the same for all sub-goals.
+    asked = [{"goal": one, "other": other} for one, other in permutations(said, 2)]
+    return [_phrasings(card, "choose_need", ("Yes", "No"), [one], turned=False) for one in asked]
 
 
 def ratings_of(scores: NDArray[np.float64], rate: str) -> NDArray[np.float64]:

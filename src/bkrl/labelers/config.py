@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from bkrl.core.config import AskConfig, Concurrency, Fresh, Seed, Threads
 from bkrl.core.flags import AppliesWhen, Flag
+from bkrl.llm import LOCAL_MODELS
 
 _OPENAI = AppliesWhen("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = AppliesWhen("--variant pref or goal", lambda c: c.variant != "code")
@@ -160,7 +161,7 @@ class LabelConfig(AskConfig):
     @property
     def closed(self) -> bool:
         """Whether closed questions are asked."""
-        by_default = self.llm.partition(":")[0] in ("local", "gguf", "equal", "exact")
+        by_default = self.llm.partition(":")[0] in (*LOCAL_MODELS, "equal", "exact")
         by_default |= self.llm.startswith("random") and self.variant != "pref"
         return self.ask == "closed" or (self.ask == "default" and by_default)
 

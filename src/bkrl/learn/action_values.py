@@ -47,7 +47,7 @@ class ActionValueLearner(RolloutLearner):
         bootstrap_truncated: bool = True,
     ) -> None:
         self.bootstrap_truncated = bootstrap_truncated
-        agent.schedule = epsilon
+        agent.falls = epsilon
         super().__init__(
             envs,
             agent,

@@ -147,7 +147,7 @@ class Cloning:
         self.agent, self.hardware, self.total_steps, self.seed = agent, hardware, total_steps, seed
         self.max_grad_norm = max_grad_norm
         agent.prepare(hardware.device, hardware.compile)
-        agent.at_step(0)
+        agent.schedule(0)
         self.parameters = [p for group in agent.groups().values() for p in group]
         self.optimizer = Adam([{"params": self.parameters, "lr": learning_rate}], eps=1e-5, fused=True)
         self.batch_size = batch_size
@@ -186,7 +186,7 @@ class Cloning:
                 self.step += count
                 figures.append(torch.stack([loss.detach(), correct, norm]))
                 done(len(figures))
-        self.agent.at_step(self.step)
+        self.agent.schedule(self.step)
         mean = torch.stack(figures).mean(0).tolist()
         if not all(map(np.isfinite, mean)) or not all(bool(p.isfinite().all()) for p in self.parameters):
             raise Diverged(
@@ -240,7 +240,7 @@ class Cloning:
         self.step, self.epoch, self.place = (int(saved.counters[name]) for name in ("step", "epoch", "place"))
         if self.epoch >= 0:
             self.order = self._order()
-        self.agent.at_step(self.step)
+        self.agent.schedule(self.step)
 
     def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """Where the agent has learnt its samples by heart."""

@@ -77,7 +77,7 @@ class Dagger:
         count = self._take(dataset)
         minibatches = max(1, round(self.rounds.passes * count / self.cloning.batch_size))
         figures = self.cloning.iterate(minibatches)
-        self.agent.at_step(self.step)
+        self.agent.schedule(self.step)
         return figures | {
             "dagger/bot_share": share,
             "dagger/agreement": agreement(dataset),
@@ -135,7 +135,7 @@ class Dagger:
         for number in range(int(saved.counters["rounds"])):
             self._take(Dataset.open(self._place(number)))
         self.cloning.restore(saved._replace(counters=saved.counters | {"step": saved.counters["samples"]}))
-        self.agent.at_step(self.step)
+        self.agent.schedule(self.step)
 
     def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
         return self.cloning.warnings(metrics)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from bkrl.agents.networks.layers import multiplies_bf16
-from bkrl.core.config import HardwareConfig
+from bkrl.core.config import CONVOLUTIONAL, HardwareConfig
 from bkrl.core.errors import RunFailed, UsageError
 
 LANGUAGE = "language model"
@@ -82,7 +82,7 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
     Raises:
         UsageError: there is no such device here, or no compiler, or bfloat16 would only slow a language model down.
     """
-    large = network in ("paper", "residual", LANGUAGE)
+    large = network in (*CONVOLUTIONAL, LANGUAGE)
     device, precision = config.device, config.precision
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")

@@ -101,7 +101,7 @@ class RolloutLearner:
         self.total_steps, self.seed = total_steps, seed
         self.hardware, self.device = hardware, hardware.device
         agent.prepare(self.device, hardware.compile)
-        agent.at_step(0)
+        agent.schedule(0)
         self.collector = Collector(
             envs,
             agent,
@@ -144,7 +144,7 @@ class RolloutLearner:
             Diverged: a loss, a gradient or the network that they leave is not finite.
         """
         clock = Clock()
-        self.agent.at_step(self.step)  # after an evaluation, which may have been made in another process
+        self.agent.schedule(self.step)  # after an evaluation, which may have been made in another process
         before = dict(self.agent.counted)  # what it reads, evaluations included
         steps = (self.collector.num_steps, f"steps of {self.envs.num_envs} envs")
         # Around the whole rollout, so that the weights are converted once.
@@ -156,7 +156,7 @@ class RolloutLearner:
         clock.lap("potential")
         with doing("learning from a rollout"):
             metrics |= self.learn()
-        self.agent.at_step(self.step)
+        self.agent.schedule(self.step)
         clock.lap("update")
         return metrics | clock.metrics()
 
@@ -236,7 +236,7 @@ class RolloutLearner:
             self.collector.restore(tensors)
         else:
             self.collector.restart()
-        self.agent.at_step(self.step)
+        self.agent.schedule(self.step)
 
     def _parts(self) -> list[tuple[str, Stateful]]:
         """What has a state of its own, by the prefix of its names in a checkpoint."""

@@ -43,6 +43,8 @@ _ROWS = (
 )
 CONTROLS = ("random", "equal")
 """Those that know nothing; `random:SEED` draws by a seed."""
+LOCAL_MODELS = ("local", "gguf")
+"""Language models that this machine computes itself, and that answer closed questions unless told otherwise."""
 UNINFORMED = (*CONTROLS, "return")
 """Annotators whose labels are controls: no language model was asked, and none of their answers is knowledge."""
 EMBEDDED = ("rules", "votes", "exact", *CONTROLS)

@@ -6,7 +6,7 @@
 from bkrl.methods import babyai_ppo, baselines, bc, curiosity, drrn, ellm, glam, online, ppo, shaped, values
 from bkrl.methods.registry import (
     Method,
-    Trainee,
+    Training,
     TrainRsConfig,
     find_method,
     method_of,
@@ -20,7 +20,7 @@ from bkrl.methods.registry import (
 __all__ = [
     "Method",
     "TrainRsConfig",
-    "Trainee",
+    "Training",
     "babyai_ppo",
     "baselines",
     "bc",

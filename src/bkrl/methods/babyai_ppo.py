@@ -9,7 +9,7 @@ from typing import Annotated
 from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import StartingWeights
 
 
@@ -38,7 +38,7 @@ class BabyAIPPOSettings(StartingWeights):
     ppo: PublishedPPO = field(default_factory=PublishedPPO)
 
 
-def build(settings: BabyAIPPOSettings) -> Trainee:
+def build(settings: BabyAIPPOSettings) -> Training:
     """The agent published with BabyAI, trained by PPO."""
     from bkrl.agents.build import new_agent, take_weights, teach
     from bkrl.core.seeds import derive_seed
@@ -53,7 +53,7 @@ def build(settings: BabyAIPPOSettings) -> Trainee:
     teach(agent, envs)
     learner = learner_of(settings, setup, agent, [env_reward(settings)])
     facts = facts_of("none", frozenset(), learner)
-    return Trainee(learner, facts, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
+    return Training(learner, facts, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
 
 
 register_method(Method("babyai-ppo", BabyAIPPOSettings, build, "PPO with the agent published with BabyAI"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import Agent
@@ -25,30 +25,30 @@ class BotSettings(TrainRsConfig):
     epsilon: Annotated[float, Flag("the chance with which it takes any action instead", least=0, most=1)] = 0.0
 
 
-def _trainee(settings: TrainRsConfig, agent: Agent) -> Trainee:
+def _training(settings: TrainRsConfig, agent: Agent) -> Training:
     from bkrl.learn.fixed import Fixed
     from bkrl.rewards.shaping import FORMS
 
     facts = {"form": "none", "guarantee": FORMS["none"].guarantee}
-    return Trainee(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
+    return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 
 
-def build_random(settings: RandomSettings) -> Trainee:
+def build_random(settings: RandomSettings) -> Training:
     """An agent to which all actions are the same."""
     from bkrl.agents.random import RandomAgent
     from bkrl.envs import env_spec
 
     facts = env_spec(settings.env)
-    return _trainee(settings, RandomAgent(settings.env, facts.family, facts.action_names))
+    return _training(settings, RandomAgent(settings.env, facts.family, facts.action_names))
 
 
-def build_bot(settings: BotSettings) -> Trainee:
+def build_bot(settings: BotSettings) -> Training:
     """The bot of the env. UsageError where there is none, and with a reference backend."""
     from bkrl.agents.bot import BotAgent
 
     if settings.backend != "native":
         raise UsageError("The bot plans on the native engine; leave --backend out.")
-    return _trainee(settings, BotAgent.of(settings.env, settings.epsilon))
+    return _training(settings, BotAgent.of(settings.env, settings.epsilon))
 
 
 register_method(

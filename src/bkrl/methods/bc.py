@@ -15,7 +15,7 @@ from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
 from bkrl.methods.ppo import reads_missions
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
@@ -141,7 +141,7 @@ def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) ->
     )
 
 
-def build(settings: CloningSettings) -> Trainee:
+def build(settings: CloningSettings) -> Training:
     """A policy that is cloned from demonstrations."""
     from bkrl.data.dataset import Dataset
     from bkrl.envs import env_spec
@@ -156,7 +156,7 @@ def build(settings: CloningSettings) -> Trainee:
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
     learner = _cloning(settings, agent, parts, settings.steps)
-    made = Trainee(
+    made = Training(
         learner,
         {
             "form": "none",
@@ -186,14 +186,14 @@ def build(settings: CloningSettings) -> Trainee:
 
 
 @dataclass
-class _DaggerTrainee(Trainee):
+class _DaggerTraining(Training):
     learner: Dagger
 
     def begin(self, folder: Path) -> None:
         self.learner.folder = folder / "data"
 
 
-def build_dagger(settings: DaggerSettings) -> Trainee:
+def build_dagger(settings: DaggerSettings) -> Training:
     """A policy that is cloned from a bot, in the states that it meets itself."""
     from bkrl.learn.dagger import Dagger, Rounds
     from bkrl.rewards.shaping import FORMS
@@ -216,7 +216,7 @@ def build_dagger(settings: DaggerSettings) -> Trainee:
         "data": "data/round-NNNN, one dataset for each round",
         **said,
     }
-    return _DaggerTrainee(learner, facts)
+    return _DaggerTraining(learner, facts)
 
 
 register_method(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import PPOSettings, Setup, env_reward, facts_of, learner_of, policy_of, set_up
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 
 if TYPE_CHECKING:
     from bkrl.envs import EnvSpec
@@ -87,7 +87,7 @@ def _novelty(settings: RNDSettings, setup: Setup, gamma: float) -> RewardStream:
     )
 
 
-def build(settings: RNDSettings) -> Trainee:
+def build(settings: RNDSettings) -> Training:
     """PPO that a bonus for novelty pays beside the env's reward.
 
     Raises:
@@ -99,7 +99,7 @@ def build(settings: RNDSettings) -> Trainee:
     streams = [env_reward(settings, settings.env_coef)] if settings.env_coef > 0 else []
     streams.append(_novelty(settings, setup, gamma=0.99))
     learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-    return Trainee(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
+    return Training(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
 
 
 def explorer(settings: RNDSettings, ext_coef: float, int_gamma: float) -> PPO:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from bkrl.core.flags import Flag
 from bkrl.learn.settings import ReplayConfig
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import PublishedDefects
 
 
@@ -36,7 +36,7 @@ class DRRNSettings(PublishedDefects):
         return "text"
 
 
-def build(settings: DRRNSettings) -> Trainee:
+def build(settings: DRRNSettings) -> Training:
     """Q-learning of texts and of the names of actions, from a memory of steps."""
     from bkrl.agents.drrn import Reading, new_drrn
     from bkrl.core.seeds import derive_seed
@@ -62,7 +62,7 @@ def build(settings: DRRNSettings) -> Trainee:
         defects=defects,
     )
     facts = {"form": "none", "tokens": agent.tokenizer.size, **settings.defect_facts}
-    return Trainee(learner, facts, iteration_steps=settings.replay.num_envs * settings.replay.num_steps)
+    return Training(learner, facts, iteration_steps=settings.replay.num_envs * settings.replay.num_steps)
 
 
 register_method(Method("drrn", DRRNSettings, build, "Q-learning by a network that reads (published beside GLAM)"))

@@ -15,7 +15,7 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.goals import GoalSettings, source_of
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.values import GuidedSettings, begin, value_agent, with_epsilon
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
     return _Parts(env_spec(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
 
 
-def _trainee(
+def _training(
     settings: GoalSettings, config: Any, parts: _Parts, learner_class: Any, agent: GoalAgent, stack: ExitStack
-) -> Trainee:
+) -> Training:
     """A learner of this class and with these hyper-parameters, and what the run says of it."""
     from bkrl.goals.source import TASK
     from bkrl.rewards.shaping import FORMS
@@ -130,7 +130,7 @@ def _trainee(
         **more,
     )
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
-    return GoalTrainee(
+    return GoalTraining(
         learner,
         {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | settings.defect_facts,
         iteration_steps=config.num_envs * config.num_steps,
@@ -140,13 +140,13 @@ def _trainee(
 
 
 @dataclass
-class GoalTrainee(Trainee):
+class GoalTraining(Training):
     """A learner with goals, and where they come from."""
 
     source: Any = None
 
     def begin(self, folder: Path) -> None:
-        """See `Trainee.begin`: what is sent and paid is noted in the run's folder, so limits hold over restarts."""
+        """See `Training.begin`: what is sent and paid is noted in the run's folder, so limits hold over restarts."""
         if self.source.book.session is not None:
             self.source.book.session.keep_account(folder)
 
@@ -160,7 +160,7 @@ class GoalTrainee(Trainee):
         return {}
 
     def result(self) -> Any:
-        """See `Trainee.result`; what was asked, and how good the goals were, is known by now."""
+        """See `Training.result`; what was asked, and how good the goals were, is known by now."""
         self.facts |= {"goals": self.source.facts(cast(Any, self.learner).collector.view.goals)}
         if self.source.book.session is not None:
             self.facts |= {"usage": self.source.book.session.facts()}
@@ -171,7 +171,7 @@ class GoalTrainee(Trainee):
         return super().result()
 
 
-def build_ppo(settings: EllmPPOSettings) -> Trainee:
+def build_ppo(settings: EllmPPOSettings) -> Training:
     """PPO that is paid for goals."""
     from bkrl.agents.goal import goal_agent, with_goals
     from bkrl.agents.networks import build_network
@@ -193,10 +193,10 @@ def build_ppo(settings: EllmPPOSettings) -> Trainee:
         begin(settings, network, ("encoder.",))
         agent = goal_agent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
         agent.goals = parts.source
-        return _trainee(settings, settings.ppo, parts, PPO, agent, stack)
+        return _training(settings, settings.ppo, parts, PPO, agent, stack)
 
 
-def build_values(settings: Any) -> Trainee:
+def build_values(settings: Any) -> Training:
     """PQN, or DQN as published, that is paid for goals."""
     from bkrl.learn.dqn import DQN
     from bkrl.learn.pqn import PQN
@@ -208,7 +208,7 @@ def build_values(settings: Any) -> Trainee:
         parts = _parts(settings, config.num_envs, config.gamma, stack, published)
         agent = value_agent(settings, parts.facts, config, parts.source.num_deeds, published)
         agent.goals = parts.source
-        return _trainee(settings, config, parts, learner, agent, stack)
+        return _training(settings, config, parts, learner, agent, stack)
 
 
 def outlook(settings: GoalSettings) -> Outlook:

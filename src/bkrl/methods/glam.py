@@ -16,9 +16,9 @@ from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import AppliesWhen, Flag, flags_of, option_name
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, register_method
+from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
-from bkrl.methods.shaped import PotentialSettings, advise, open_potential, shaped_trainee, streams_of
+from bkrl.methods.shaped import PotentialSettings, advise, open_potential, shaped_training, streams_of
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
@@ -163,7 +163,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
         UsageError: settings that cannot work.
         InputError: there is no such model.
     """
-    from bkrl.agents.language.adapters import Training, by_size
+    from bkrl.agents.language.adapters import Trainable, by_size
     from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
     from bkrl.agents.language.catalogue import open_language_model
     from bkrl.agents.language.scorer import Scoring
@@ -179,7 +179,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     model = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
     how = LanguageSettings(
         Scoring(c.score_rule, c.normalise, c.score_temperature, c.score_eos),
-        by_size(model, c.frozen) if c.train == "auto" else Training(c.train, c.frozen, c.lora_rank, c.lora_alpha),
+        by_size(model, c.frozen) if c.train == "auto" else Trainable(c.train, c.frozen, c.lora_rank, c.lora_alpha),
         c.action_head,
         (c.head_size, c.head_size),
         c.head_activation,
@@ -343,7 +343,7 @@ class PublishedSettings(GlamSettings):
     ppo: GlamPPO = field(default_factory=lambda: PUBLISHED)
 
 
-def build(settings: GlamSettings) -> Trainee:
+def build(settings: GlamSettings) -> Training:
     """A language model as the policy, trained by PPO."""
     from bkrl.envs import make_vec
     from bkrl.learn.critic import CriticLearner
@@ -380,20 +380,20 @@ def build(settings: GlamSettings) -> Trainee:
         if opened is None:
             learner = learner_of(settings, setup, agent, [env_reward(settings)], defects, **more)
             steps = settings.ppo.num_envs * settings.ppo.num_steps
-            trainee = Trainee(learner, facts_of("none", defects, learner), iteration_steps=steps)
+            training = Training(learner, facts_of("none", defects, learner), iteration_steps=steps)
         else:
             streams, advised = streams_of(settings, opened, defects), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, defects, **more)
-            trainee = shaped_trainee(settings, learner, opened, stack, defects)
-    trainee.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
+            training = shaped_training(settings, learner, opened, stack, defects)
+    training.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
     if settings.init_from is None:
-        trainee.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
+        training.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
     else:
         same = ", ".join(f"{option_name((name,))} {value}" for name, value in taken.items())
-        trainee.notes.append(f"Training goes on from {settings.init_from}{same and f', with its {same}'}.")
+        training.notes.append(f"Training goes on from {settings.init_from}{same and f', with its {same}'}.")
     if probes is not None:
-        trainee.measures.append(lambda: probes.figures(trainee.learner.agent))
-    return trainee
+        training.measures.append(lambda: probes.figures(training.learner.agent))
+    return training
 
 
 def _teacher(settings: GlamSettings) -> Agent:
@@ -436,7 +436,7 @@ class ZeroShotSettings(TrainRsConfig):
     lm: LMConfig = field(default_factory=LMConfig)
 
 
-def build_zero_shot(settings: ZeroShotSettings) -> Trainee:
+def build_zero_shot(settings: ZeroShotSettings) -> Training:
     """A language model as the policy, as it is."""
     from bkrl.learn.fixed import Fixed
     from bkrl.rewards.shaping import FORMS
@@ -444,7 +444,7 @@ def build_zero_shot(settings: ZeroShotSettings) -> Trainee:
     agent = language_agent(settings, settings.env, 0)
     _probed(agent)
     facts = {"form": "none", "guarantee": FORMS["none"].guarantee, "view": "text", "mission": True, **lm_facts(agent)}
-    return Trainee(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
+    return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 
 
 register_method(

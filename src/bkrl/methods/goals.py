@@ -170,15 +170,22 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 200
 
     @property
+    def suggested_by(self) -> str:
+        """The suggester, without what chooses among its goals."""
+        return self.suggester.removeprefix(f"{_PROGRESS}:")
+
+    @property
     def asks(self) -> bool:
-        name = self.suggester.removeprefix(f"{_PROGRESS}:")
+        name = self.suggested_by
         return name not in (_PROGRESS, *PLAIN, *_PRIORS, *_own()) and not name.startswith(_REPLAY)
 
     @property
     def waits(self) -> bool:
         """Whether training waits for each answer."""
-        kind = self.suggester.removeprefix(f"{_PROGRESS}:").partition(":")[0]
-        return kind in ("local", "gguf", "hf") if self.goal_wait is None else self.goal_wait
+        from bkrl.llm import LOCAL_MODELS
+
+        kind = self.suggested_by.partition(":")[0]
+        return kind in (*LOCAL_MODELS, "hf") if self.goal_wait is None else self.goal_wait
 
 
 def _own() -> list[str]:
@@ -327,13 +334,13 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.goals.asked import AskedSuggester
     from bkrl.goals.closed import ClosedSuggester, PartSuggester
     from bkrl.labelers.material import env_card
-    from bkrl.llm import CONTROLS
+    from bkrl.llm import CONTROLS, LOCAL_MODELS
     from bkrl.llm.choose import Chooser
     from bkrl.llm.opening import open_session
     from bkrl.text.prompts import SHIPPED
 
     kind = settings.suggester.partition(":")[0]
-    chosen = "parts" if kind in ("local", "gguf", *CONTROLS) else "open"
+    chosen = "parts" if kind in (*LOCAL_MODELS, *CONTROLS) else "open"
     ask = chosen if settings.goal_ask == "default" else settings.goal_ask
     closed = ask != "open"
     if kind in CONTROLS and not closed:

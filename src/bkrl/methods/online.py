@@ -16,7 +16,7 @@ from bkrl.core.config import AskConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import PPOSettings, facts_of, learner_of, policy_of, set_up
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 
 if TYPE_CHECKING:
     from bkrl.labelers.live import LiveComparisons
@@ -61,14 +61,14 @@ class OnlineSettings(AskConfig, PPOSettings):
 
 
 @dataclass
-class OnlineTrainee(Trainee):
+class OnlineTraining(Training):
     """A learner whose potential is asked for as it learns."""
 
     comparisons: LiveComparisons = None  # type: ignore[assignment]
     potential: Any = None
 
     def begin(self, folder: Path) -> None:
-        """See `Trainee.begin`: what is accepted, sent and paid is noted in the run's folder."""
+        """See `Training.begin`: what is accepted, sent and paid is noted in the run's folder."""
         self.comparisons.open(folder)
         self.comparisons.session.keep_account(folder)
 
@@ -95,7 +95,7 @@ class OnlineTrainee(Trainee):
         return super().result()
 
 
-def build(settings: OnlineSettings) -> Trainee:
+def build(settings: OnlineSettings) -> Training:
     """PPO shaped by preferences that are asked for while it learns."""
     from bkrl.potentials.preference.live import LivePreferences
     from bkrl.rewards.dynamic import DynamicReward
@@ -119,7 +119,7 @@ def build(settings: OnlineSettings) -> Trainee:
         scale, coef = settings.reward_scale, settings.shaping_coef
         streams = [DynamicReward(potential, settings.ppo.gamma, reward_scale=scale, shaping_coef=coef)]
         learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-        return OnlineTrainee(
+        return OnlineTraining(
             learner,
             facts_of("dynamic", defects, learner),
             notes=[f"Shaping with dynamic potentials; their risk: {FORMS['dynamic'].risk}."],

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from bkrl.core.config import Mission, Network, PPOConfig, View
+from bkrl.core.config import CONVOLUTIONAL, Mission, Network, PPOConfig, View
 from bkrl.core.flags import Flag
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def reads_missions(settings: Any) -> bool:
     """Whether the network is to read missions; `settings` have `mission`, `network` and `env`."""
     from bkrl.envs import mission_is_hidden
 
-    auto = (
-        settings.mission == "auto" and settings.network not in ("paper", "residual") and mission_is_hidden(settings.env)
-    )
+    auto = settings.mission == "auto" and settings.network not in CONVOLUTIONAL and mission_is_hidden(settings.env)
     return bool(auto or settings.mission == "on")
 
 
@@ -149,12 +147,12 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
     return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
 
 
-def build(settings: PPOSettings) -> Trainee:
+def build(settings: PPOSettings) -> Training:
     """PPO from the env's reward alone."""
     setup, defects = set_up(settings), settings.defects
     streams = [env_reward(settings)]
     learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-    return Trainee(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
+    return Training(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
 
 
 register_method(Method("ppo", PPOSettings, build, "plain PPO on the env's reward", colour=0))

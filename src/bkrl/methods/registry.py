@@ -80,7 +80,7 @@ class TrainRsConfig:
 
 
 @dataclass
-class Trainee:
+class Training:
     """An untrained learner with the facts, notes and warnings for its manifest.
 
     Attributes:
@@ -140,7 +140,7 @@ class Method:
 
     name: str
     settings: type[TrainRsConfig]
-    build: Callable[[Any], Trainee]
+    build: Callable[[Any], Training]
     help: str
     needs: str = "none"
     variant: str | None = None

@@ -24,8 +24,8 @@ class PublishedDefects(TrainRsConfig):
     compat: Annotated[
         str,
         Flag(
-            "published defects to train with, to measure what they do: their names with commas between them, or "
-            "upstream for all that concern the run (docs/compat.md); no guarantee holds then",
+            "reproduce defects of the published code: names divided by commas, or upstream for all that concern the "
+            "run (docs/compat.md); no guarantee holds then",
             seldom=True,
         ),
     ] = ""

@@ -1,7 +1,7 @@
 """bk-code, bk-pref, bk-goal, bk-own, bk-evolve: PPO with a potential Φ that shapes the reward or advises.
 
 The five differ in what Φ was made from, and in nothing else. Another method takes a potential by `PotentialSettings`,
-`open_potential`, `streams_of`, `advise` and `shaped_trainee`, as glam does. The run behind a potential is opened once.
+`open_potential`, `streams_of`, `advise` and `shaped_training`, as glam does. The run behind a potential is opened once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
 from bkrl.methods.ppo import PPOSettings, facts_of, learner_of, policy_of, set_up
-from bkrl.methods.registry import Method, Trainee, TrainRsConfig, method_of, register_method
+from bkrl.methods.registry import Method, Training, TrainRsConfig, method_of, register_method
 
 if TYPE_CHECKING:
     from bkrl.agents.advised import Advice
@@ -153,8 +153,8 @@ class ShapedSettings(PotentialSettings, PPOSettings):
         return "code" if variant == "evolve" else variant
 
 
-class _Advised(Trainee):
-    """A trainee whose agent begins with advice."""
+class _Advised(Training):
+    """A training whose agent begins with advice."""
 
     def result(self) -> Any:
         agent: Any = self.learner.agent
@@ -195,7 +195,7 @@ def _check_form(settings: Any, defects: frozenset[str], trust: float) -> None:
         )
 
 
-def build(settings: ShapedSettings) -> Trainee:
+def build(settings: ShapedSettings) -> Training:
     """PPO with the potential of the settings. UsageError without one."""
     variant, defects = method_of(settings.alg).variant, settings.defects
     if settings.potential is None:
@@ -209,7 +209,7 @@ def build(settings: ShapedSettings) -> Trainee:
         setup = set_up(settings)
         agent = advise(settings, opened, policy_of(settings, setup, len(streams)))
         learner = learner_of(settings, setup, agent, streams, defects)
-        return shaped_trainee(settings, learner, opened, stack, defects)
+        return shaped_training(settings, learner, opened, stack, defects)
 
 
 def open_potential(
@@ -271,28 +271,28 @@ def open_potential(
     return Opened(made, defective, psi, trust)
 
 
-def shaped_trainee(
+def shaped_training(
     settings: Any, learner: PPO, opened: Opened, stack: ExitStack, defects: frozenset[str] = frozenset()
-) -> Trainee:
+) -> Training:
     """A learner that a potential shapes, with what the run says of it; it closes what `stack` has opened."""
     from bkrl.agents.advised import AdvisedAgent
     from bkrl.rewards.shaping import FORMS
 
     form, reads, agent = settings.shaping, opened.potential.artefact.reads, learner.agent
     advised = isinstance(agent, AdvisedAgent)
-    trainee = (_Advised if advised else Trainee)(
+    training = (_Advised if advised else Training)(
         learner,
         facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
         measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
     )
-    _warn(trainee, settings, opened)
-    trainee.opened.append(stack.pop_all())
-    return trainee
+    _warn(training, settings, opened)
+    training.opened.append(stack.pop_all())
+    return training
 
 
-def _warn(trainee: Trainee, settings: Any, opened: Opened) -> None:
+def _warn(training: Training, settings: Any, opened: Opened) -> None:
     """Say what may make the run misleading."""
     from bkrl.envs import env_spec
     from bkrl.inspect.report import doubts_of
@@ -302,35 +302,35 @@ def _warn(trainee: Trainee, settings: Any, opened: Opened) -> None:
     form, source, made = settings.shaping, settings.potential, opened.made
     if _FALLING.holds(settings) and settings.decay_steps > settings.steps:
         left = f"its weight still is {percent(1 - settings.steps / settings.decay_steps)} of the first at the end"
-        trainee.warnings.append(
+        training.warnings.append(
             f"--shaping-until {settings.decay_steps:,} lies beyond --steps {settings.steps:,}: {left}; give at most "
             "--steps, or leave it out."
         )
         if form not in ADVISED:
-            trainee.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
+            training.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
     if env_spec(settings.env).env_id in {one["env"] for one in made.facts.get("chosen_on", [])}:
-        trainee.warnings.append(
+        training.warnings.append(
             f"Φ of {source} was chosen by training in {settings.env}, so this run shows nothing of its worth elsewhere."
         )
     if settings.trust == "auto":
         weight, why = opened.trust
-        trainee.facts["trust"] = weight
-        (trainee.notes if weight else trainee.warnings).append(
+        training.facts["trust"] = weight
+        (training.notes if weight else training.warnings).append(
             f"Trust in Φ of {source}: {why}, so it weighs {weight:.2f}." + ("" if weight else " It is switched off.")
         )
     if doubted := doubts_of(made):
-        trainee.warnings.append(
+        training.warnings.append(
             f"Φ of {source} may mislead: {'; '.join(doubted)}; see `bkrl potential report {source}`."
         )
     if idle := _counted_in_vain(opened.potential, settings.env):
-        trainee.notes.append(
+        training.notes.append(
             f"Φ of {source} counts {', '.join(idle).replace('_', ' ')}, and {settings.env} has nothing of the kind: "
             f"that part of Φ never changes here. It was made in {opened.potential.artefact.env_id}; collect and label "
             "in an env that is more alike, if more is to be known of this one."
         )
     if form in ADVISED and (opened.psi is None or opened.psi.empty):
-        trainee.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
-        trainee.facts["advice"] = EMPTY
+        training.warnings.append(f"The advice of {source} is empty (Ψ = 0), so this run is {WITHOUT_ADVICE[form]}.")
+        training.facts["advice"] = EMPTY
 
 
 def _trust_in(made: Run) -> tuple[float, str]:

@@ -13,7 +13,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, Curiosity, curious
-from bkrl.methods.registry import Method, Trainee, register_method
+from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _published(settings: Any, facts: EnvSpec, config: Any, num_deeds: int) -> QA
     return PublishedAgent(network, *who, encoder=encoder, run_on="e6" in defects)
 
 
-def build(settings: ValueSettings) -> Trainee:
+def build(settings: ValueSettings) -> Training:
     """Q-learning from the env's reward, by PQN or DQN."""
     from bkrl.envs import env_spec, make_vec
     from bkrl.learn.dqn import DQN
@@ -200,7 +200,7 @@ def build(settings: ValueSettings) -> Trainee:
     envs = make_vec(settings.env, config.num_envs, backend=settings.backend)
     learner: Any = PQN if isinstance(config, PQNConfig) else DQN
     form = "none" if settings.curiosity == "none" else "novelty"
-    return Trainee(
+    return Training(
         learner(
             envs,
             agent,

@@ -10,7 +10,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.files import plain, to_json
 from bkrl.core.flags import flags_of
 from bkrl.inspect.report import doubts_of
-from bkrl.llm import UNINFORMED
+from bkrl.llm import LOCAL_MODELS, UNINFORMED
 from bkrl.methods import find_method, with_setting
 from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
@@ -137,7 +137,7 @@ def annotator_of(node: Node) -> str:
     kind = llm.partition(":")[0]
     if kind in UNINFORMED:
         return kind
-    local = kind in ("local", "gguf")
+    local = kind in LOCAL_MODELS
     usual = {None, "default"} | ({"closed"} if local or kind in ("replay", "exact") else {"open"})
     name = str(facts.get("replay_of") or (facts.get("model") if local else "") or llm)
     return name if ask in usual else f"{name} {ask}"

@@ -25,7 +25,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.envs import env_spec, make_vec, mission_is_hidden
 from bkrl.envs.sets import set_of
 from bkrl.learn.loop import Fallen, finished, milestones, train
-from bkrl.methods import Trainee, TrainRsConfig, find_method
+from bkrl.methods import Training, TrainRsConfig, find_method
 from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
@@ -149,7 +149,7 @@ def outlook(config: TrainRsConfig) -> Outlook:
     return method.outlook(config)
 
 
-def _finish(result: Run, made: Trainee, env_id: str, task_set: str) -> None:
+def _finish(result: Run, made: Training, env_id: str, task_set: str) -> None:
     """Write the last policy and the manifest; the best one is there already."""
     rows = [row for row in result.metrics() if "eval/return" in row]
     top = max(rows, key=lambda row: row["eval/return"])

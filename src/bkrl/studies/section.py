@@ -39,7 +39,7 @@ class _Draw(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What the names of all that rests on it end in."""
+        """Suffix of the folders of its labels, potentials and policies."""
         return self.collected + ("" if self.labels is None else f"-l{self.labels}")
 
 

@@ -17,7 +17,7 @@ from bkrl.core.registry import did_you_mean
 from bkrl.envs import env_spec
 from bkrl.runs.samples import PREFIX
 from bkrl.studies.section import Cell, StudySection
-from bkrl.studies.tables import check_keys, check_unique, tables_of
+from bkrl.studies.tables import check_choice, check_keys, check_unique, tables_of
 
 _STUDY_KEYS = {"title", "minutes", "set", "tuning_steps", "world", "slurm"}
 
@@ -125,7 +125,7 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     sections = tables_of(document, "world", "A study")
     if not sections:
         raise UsageError("A study needs at least one [[world]].")
-    planned = [StudySection(table, out) for table in sections]
+    planned = [StudySection(_with_tasks(table, sections), out) for table in sections]
     if "set" in document:
         for each in planned:
             each.check_set(document["set"])
@@ -148,6 +148,17 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     )
     report = Cell("report", asked)
     return Study(title, float(minutes), tuple(cells), report, slurm)
+
+
+def _with_tasks(section: Mapping[str, Any], sections: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A section with the tasks of another, which it names as `tasks = "NAME"`."""
+    if "tasks" not in section:
+        return section
+    named = {one.get("name"): one["task"] for one in sections if "task" in one}
+    check_choice(section["tasks"], list(named), f"tasks of {section.get('name')}")
+    if "task" in section:
+        raise UsageError(f"{section['name']} has tasks of its own, and those of {section['tasks']}; leave one out.")
+    return {key: value for key, value in section.items() if key != "tasks"} | {"task": named[section["tasks"]]}
 
 
 def _check_earlier(sections: Sequence[StudySection]) -> None:

@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from bkrl.agents import load_agent
-from bkrl.agents.language.adapters import ENCODER, LINEAR, Training, by_size
+from bkrl.agents.language.adapters import ENCODER, LINEAR, Trainable, by_size
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.heads import Head
@@ -29,15 +29,15 @@ ENV = "BabyAI-GoToLocal-v0"
 CONFIG = PPOConfig(num_envs=4, num_steps=4, num_minibatches=2, update_epochs=2, learning_rate=1e-3)
 SMALL = LanguageSettings(Scoring(normalise="token"), head_sizes=(16,), observations=1)
 TRAININGS = {
-    "all": ("tiny-t5", Training()),
-    "frozen encoder": ("tiny-t5", Training(frozen=ENCODER)),
-    "lower layers of the encoder": ("tiny-t5", Training(frozen=1)),
-    "adapters in the decoder": ("tiny-t5", Training("lora", ENCODER, rank=2)),
-    "adapters in upper layers": ("tiny-causal", Training("lora", 2, rank=2)),
-    "adapters on all linear layers": ("tiny-t5", Training("lora", 1, rank=2, targets=LINEAR)),
-    "frozen layers": ("tiny-causal", Training(frozen=2)),
-    "frozen layers in bfloat16": ("tiny-causal", Training("lora", 2, rank=2, half=True)),
-    "heads": ("tiny-causal", Training("heads")),
+    "all": ("tiny-t5", Trainable()),
+    "frozen encoder": ("tiny-t5", Trainable(frozen=ENCODER)),
+    "lower layers of the encoder": ("tiny-t5", Trainable(frozen=1)),
+    "adapters in the decoder": ("tiny-t5", Trainable("lora", ENCODER, rank=2)),
+    "adapters in upper layers": ("tiny-causal", Trainable("lora", 2, rank=2)),
+    "adapters on all linear layers": ("tiny-t5", Trainable("lora", 1, rank=2, targets=LINEAR)),
+    "frozen layers": ("tiny-causal", Trainable(frozen=2)),
+    "frozen layers in bfloat16": ("tiny-causal", Trainable("lora", 2, rank=2, half=True)),
+    "heads": ("tiny-causal", Trainable("heads")),
 }
 
 
@@ -92,7 +92,7 @@ def test_training_goes_on_exactly_where_it_stopped(kind, tmp_path):
 
 
 def test_frozen_layers_read_a_prompt_once_in_an_iteration(monkeypatch):
-    agent = agent_of("tiny-causal", replace(SMALL, training=Training(frozen=2)))
+    agent = agent_of("tiny-causal", replace(SMALL, training=Trainable(frozen=2)))
     read, whole = [], agent.scorer.lower
     monkeypatch.setattr(agent.scorer, "lower", lambda prompts: read.extend(prompts.tokens.tolist()) or whole(prompts))
     ppo = learner(agent)
@@ -139,7 +139,7 @@ def test_a_policy_opens_as_a_folder_of_transformers(tmp_path):
 def test_adapters_open_in_peft_outside(tmp_path):
     base = tmp_path / "base"
     open_language_model("tiny-causal", seed=5).save(base)
-    agent = LanguageAgent(open_language_model(str(base)), ENV, 1, replace(SMALL, training=Training("lora")), seed=1)
+    agent = LanguageAgent(open_language_model(str(base)), ENV, 1, replace(SMALL, training=Trainable("lora")), seed=1)
     with torch.no_grad():
         for parameter in agent.groups()["policy"]:
             parameter.add_(0.1)
@@ -160,7 +160,7 @@ def test_adapters_open_in_peft_outside(tmp_path):
 
 
 def test_heads_alone_and_action_heads_leave_the_model_alone():
-    agent = agent_of("tiny-t5", replace(SMALL, training=Training("heads"), action_head=True))
+    agent = agent_of("tiny-t5", replace(SMALL, training=Trainable("heads"), action_head=True))
     before = {name: tensor.clone() for name, tensor in agent.lm.model.state_dict().items()}
     assert list(agent.groups()) == ["heads"]
     views = some_views(agent)
@@ -227,7 +227,7 @@ def test_damaged_policies_are_refused(tmp_path):
 
 def test_a_policy_that_replaces_another_leaves_none_of_its_files(tmp_path):
     agent_of().save(tmp_path)
-    files = agent_of(settings=replace(SMALL, training=Training("lora"))).save(tmp_path)
+    files = agent_of(settings=replace(SMALL, training=Trainable("lora"))).save(tmp_path)
     assert {path.name for path in (tmp_path / "policy").iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -271,19 +271,19 @@ def test_a_model_without_sdpa_is_refused(tmp_path, monkeypatch):
 
 def test_adapters_without_peft_and_too_many_frozen_layers_are_refused(monkeypatch):
     with pytest.raises(UsageError, match="tiny-causal has no encoder to freeze"):
-        agent_of("tiny-causal", replace(SMALL, training=Training(frozen=ENCODER)))
+        agent_of("tiny-causal", replace(SMALL, training=Trainable(frozen=ENCODER)))
     with pytest.raises(UsageError, match="tiny-t5 has 2 layers to freeze, and 3 are asked for"):
-        agent_of("tiny-t5", replace(SMALL, training=Training(frozen=3)))
+        agent_of("tiny-t5", replace(SMALL, training=Trainable(frozen=3)))
     with pytest.raises(UsageError, match="has no layers named wq"):
-        agent_of("tiny-t5", replace(SMALL, training=Training("lora", targets=("wq",))))
+        agent_of("tiny-t5", replace(SMALL, training=Trainable("lora", targets=("wq",))))
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(UsageError, match="Low-rank adapters need peft; run `pip install 'bkrl.lm.'`"):
-        agent_of("tiny-t5", replace(SMALL, training=Training("lora")))
+        agent_of("tiny-t5", replace(SMALL, training=Trainable("lora")))
 
 
 def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(monkeypatch):
     small = open_language_model("tiny-causal")
-    assert by_size(small, 1) == Training("all", 1)
+    assert by_size(small, 1) == Trainable("all", 1)
     count = sum(parameter.numel() for parameter in small.model.parameters())
     monkeypatch.setattr("bkrl.agents.language.adapters.LARGE", count - 1)
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BartConfig, LlamaConfig, Qwen2Config, T5Config
 
-from bkrl.agents.language.adapters import Training, prepare
+from bkrl.agents.language.adapters import Trainable, prepare
 from bkrl.agents.language.models import LanguageModel, Origin, drawn
 from bkrl.agents.language.packing import Prompts, buckets, forest, tree
 from bkrl.agents.language.scorer import Scorer, Scoring, policy_logits, token_scores
@@ -228,7 +228,7 @@ def test_normalised_scores(name):
 )
 def test_states_of_frozen_layers_can_be_kept(name, frozen):
     lm = model(name)
-    prepare(lm, Training(frozen=frozen), seed=0)
+    prepare(lm, Trainable(frozen=frozen), seed=0)
     scorer = Scorer(lm, NAMES, frozen=max(0, frozen))
     assert scorer.can_split()
     prompts = scorer.prompts([*PROMPTS, PROMPTS[2]])
@@ -244,7 +244,7 @@ def test_states_of_frozen_layers_can_be_kept(name, frozen):
 @torch.no_grad()
 def test_frozen_layers_in_bfloat16_differ_by_a_hundredth():
     lm = model("llama")
-    prepare(lm, Training("heads", frozen=2), seed=0)
+    prepare(lm, Trainable("heads", frozen=2), seed=0)
     exact, half = (Scorer(lm, NAMES, frozen=2, half=one) for one in (False, True))
     prompts = exact.prompts(PROMPTS)
     states, wanted = half.lower(prompts)["nodes"], exact.lower(prompts)["nodes"]

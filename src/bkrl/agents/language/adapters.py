@@ -25,8 +25,8 @@ LINEAR = ("*",)
 
 
 @dataclass(frozen=True)
-class Training:
-    """What is trained beside the heads.
+class Trainable:
+    """What of a language model is trained beside its heads.
 
     Attributes:
         train: `all` weights, low-rank adapters (`lora`, Hu et al. 2021) or `heads`: none.
@@ -56,23 +56,23 @@ class Training:
         return what + (above + " in bfloat16" * self.half if self.frozen else "")
 
 
-def by_size(lm: LanguageModel, frozen: int = 0) -> Training:
+def by_size(lm: LanguageModel, frozen: int = 0) -> Trainable:
     """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
 
     What is frozen below them computes in bfloat16 where the processor multiplies it, in half of the time.
 
     Args:
         lm: the model.
-        frozen: as in `Training`; 0 leaves the choice to the size.
+        frozen: as in `Trainable`; 0 leaves the choice to the size.
     """
     if sum(parameter.numel() for parameter in lm.model.parameters()) <= LARGE:
-        return Training("all", frozen)
+        return Trainable("all", frozen)
     count = len(_layers(lm))
     half = multiplies_bf16("cpu")
-    return Training("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR, half=half)
+    return Trainable("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR, half=half)
 
 
-def prepare(lm: LanguageModel, training: Training, seed: int, adapter: Path | None = None) -> Any:
+def prepare(lm: LanguageModel, training: Trainable, seed: int, adapter: Path | None = None) -> Any:
     """Freeze what is not trained, and add adapters.
 
     Args:
@@ -121,7 +121,7 @@ def _stacks(lm: LanguageModel) -> Sequence[Any]:
     return [*_layers(lm), *(_of_stack(lm.model.get_decoder()) if lm.kind == "seq2seq" else ())]
 
 
-def _with_adapters(lm: LanguageModel, training: Training, count: int, seed: int, adapter: Path | None) -> Any:
+def _with_adapters(lm: LanguageModel, training: Trainable, count: int, seed: int, adapter: Path | None) -> Any:
     try:
         from peft import LoraConfig, PeftModel, get_peft_model
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as CHOICES

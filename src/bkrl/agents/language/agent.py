@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bkrl.agents import FORMAT
-from bkrl.agents.language.adapters import Training, prepare
+from bkrl.agents.language.adapters import Trainable, prepare
 from bkrl.agents.language.catalogue import reopened
 from bkrl.agents.language.heads import PUBLISHED, Critic, Head
 from bkrl.agents.language.models import LanguageModel, Origin, open_model, trained
@@ -57,7 +57,7 @@ class LanguageSettings:
     """
 
     scoring: Scoring = field(default_factory=Scoring)
-    training: Training = field(default_factory=Training)
+    training: Trainable = field(default_factory=Trainable)
     action_head: bool = False
     head_sizes: tuple[int, ...] = PUBLISHED
     head_activation: str = "sigmoid"
@@ -284,7 +284,7 @@ class LanguageAgent(TrainableAgent):
         heads = [parameter for parameter in trained(self.module.heads) if id(parameter) not in own]
         return {name: group for name, group in (("policy", body), ("heads", heads)) if group}
 
-    def at_step(self, step: int) -> None:
+    def schedule(self, step: int) -> None:
         """Nothing changes by a schedule; see `begin`."""
         self.lower.clear()
 

@@ -51,13 +51,9 @@ FORK_ONLY: Final[Mapping[str, str]] = {
 """Ids of the published fork (regular expressions, without "BabyAI-" and "-v0") → the level that is most like them."""
 
 
-def _discard(*_: object) -> None:
-    """Stands in for the `print` of one minigrid module."""
-
-
 # minigrid prints each layout it rejects. Shadowing the name in that one module keeps stdout for results without
 # touching sys.stdout, which other threads may be using.
-roomgrid_level.print = _discard  # type: ignore[attr-defined]
+roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
 
 class TextLevel(RoomGridLevel):

@@ -66,11 +66,10 @@ class Crafter(Family):
     def options(self, env_spec: EnvSpec) -> list[Setting]:
         """The length of an episode; of typed tasks also what is said and paid of their sub-goals."""
         shown = "how sub-goals count: hidden | shown (the mission is the one at hand) | paid (each pays 1)"
-        own = [Setting(("subgoals",), str, Flag(shown), "hidden")] if self._has_subgoals(env_spec) else []
-        return [
-            *own,
-            Setting(("length",), int, Flag("actions after which an episode is truncated"), env_spec.max_steps),
-        ]
+        has_subgoals = GAMES[env_spec.env_id].task not in ("", "survival")
+        own = [Setting(("subgoals",), str, Flag(shown), "hidden")] if has_subgoals else []
+        length = Flag("actions after which an episode is truncated")
+        return [*own, Setting(("length",), int, length, env_spec.max_steps)]
 
     def changed(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> EnvSpec:
         from bkrl.envs.crafter.tasks import tracker_of
@@ -82,9 +81,6 @@ class Crafter(Family):
     def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """The mission of a typed task names the sub-goal at hand where these are not hidden."""
         return options.get("subgoals", "hidden") != "hidden"
-
-    def _has_subgoals(self, env_spec: EnvSpec) -> bool:
-        return GAMES[env_spec.env_id].task not in ("", "survival")
 
     def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
         from bkrl.envs.crafter.reference import CrafterEnv

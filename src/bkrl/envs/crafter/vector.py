@@ -17,10 +17,6 @@ from bkrl.envs.family import EnvSpec
 from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
 
 
-def _enlarged(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return image.repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
-
-
 class CrafterVectorEnv(BaseVectorEnv):
     """N Crafter envs.
 
@@ -56,7 +52,7 @@ class CrafterVectorEnv(BaseVectorEnv):
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         self._check_begun("frame")
-        return _enlarged(self.engine.picture(range(self.num_envs)[index]))
+        return self.engine.picture(range(self.num_envs)[index]).repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
 
     def close_extras(self, **kwargs: Any) -> None:
         self.engine.close()

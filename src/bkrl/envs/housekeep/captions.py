@@ -62,8 +62,7 @@ def held_of(observation: NDArray[np.uint8]) -> int:
 
 def caption_batch(observations: NDArray[np.uint8], language: str = "en") -> list[str]:
     """(B, 294) → B captions."""
-    make = _ellm if language == "ellm" else _plain
-    return [make(one) for one in observations]
+    return ["".join(ellm_sentences(one)) if language == "ellm" else _plain(one) for one in observations]
 
 
 def _plain(observation: NDArray[np.uint8]) -> str:
@@ -73,10 +72,6 @@ def _plain(observation: NDArray[np.uint8]) -> str:
     near = sorted({shown[r] for r in receptacles_of(observation, layout.IN_VIEW)})
     view = f"You see {', '.join(f'the {name}' for name in near)}." if near else "You see nothing."
     return " ".join([*held, *sorted(lying), view])
-
-
-def _ellm(observation: NDArray[np.uint8]) -> str:
-    return "".join(ellm_sentences(observation))
 
 
 def ellm_sentences(observation: NDArray[np.uint8]) -> Iterator[str]:

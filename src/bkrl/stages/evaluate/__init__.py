@@ -113,7 +113,10 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         success_rate=shown["success_rate"]["mean"],
         episode_return=shown["return"]["mean"],
         episode_length=shown["length"]["mean"],
-        modes={mode: _without_episodes(scores) for mode, scores in document["modes"].items()},
+        modes={
+            mode: {name: one for name, one in scores.items() if name != "episodes"}
+            for mode, scores in document["modes"].items()
+        },
         **({"counts": COUNTS} if len(modes) > 1 else {}),
         table={
             "header": [
@@ -262,10 +265,6 @@ def _write_gifs(result: Run, mode: str, episodes: Sequence[Episode]) -> list[str
         atomic_write(result.file(name), write_gif(episode.frames))
         names.append(name)
     return names
-
-
-def _without_episodes(scores: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in scores.items() if key != "episodes"}
 
 
 def _row(mode: str, scores: dict[str, Any]) -> list[str]:
