@@ -42,7 +42,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, Qwen2Config, T5Config
 
 from bkrl.agents.language import scorer as scoring
-from bkrl.agents.language.adapters import ENCODER, LINEAR, Training, by_size, prepare
+from bkrl.agents.language.adapters import ENCODER, LINEAR, Trainable, by_size, prepare
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.models import Kind, LanguageModel, Origin, drawn
@@ -255,7 +255,7 @@ def distinct_ratio(steps: int, minibatches: int, rounds: int) -> float:
 def frozen_ratios(count: int, rounds: int) -> dict[str, float]:
     """Training above a frozen encoder whose states are kept, over training all."""
     whole, part = t5(**T5), t5(**T5)
-    prepare(part, Training(frozen=ENCODER), 0)
+    prepare(part, Trainable(frozen=ENCODER), 0)
     every, above = Scorer(whole, NAMES), Scorer(part, NAMES)
     figures = {}
     for length in LENGTHS:
@@ -332,7 +332,7 @@ def trunk(quick: bool) -> dict[str, float]:
     """`trunk_…` and `real_…`."""
     settings = LanguageSettings(scoring.Scoring(normalise="token"), by_size(smollm2(quick)), observations=1)
     if quick:
-        settings = replace(settings, training=Training("lora", 3, alpha=32, targets=LINEAR, half=True))
+        settings = replace(settings, training=Trainable("lora", 3, alpha=32, targets=LINEAR, half=True))
     agent = LanguageAgent(smollm2(quick), ROOM, 1, settings)
     envs, steps = (4, 4) if quick else (64, 20)
     config = PPOConfig(num_envs=envs, num_steps=steps, num_minibatches=4, update_epochs=2)

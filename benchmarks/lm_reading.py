@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bkrl.agents.build import new_agent, teach
-from bkrl.agents.language.adapters import Training
+from bkrl.agents.language.adapters import Trainable
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.scorer import Scoring
@@ -77,7 +77,7 @@ def agent_of(where: str, seed: int, lm: Any, missions: Sequence[str]) -> Any:
     if where == "tiny-t5":
         small = open_language_model(where, seed=seed)
         return LanguageAgent(small, ENV, 1, LanguageSettings(Scoring(normalise="token"), **settings), None, seed)
-    how = LanguageSettings(Scoring(normalise="token"), Training("heads"), True, **settings)
+    how = LanguageSettings(Scoring(normalise="token"), Trainable("heads"), True, **settings)
     return Frozen(lm, ENV, 1, how, None, seed)
 
 
