@@ -323,7 +323,7 @@ def test_by_parts_each_deed_is_asked_about_beside_each_thing_once_and_bias_is_ta
     table = np.array([[asked._odds[p - P][g] for p in range(P)] for g in range(G)])
     less = table - np.array([[np.mean(table[g]) + np.mean(table[:, p]) for p in range(P)] for g in range(G)])
     less += np.mean(table)
-    here = [CRAFTER.parts.index(part) for part in ("you see water.", "you see cow.", "you have in your inventory wood.")]
+    here = [CRAFTER.parts.index(it) for it in ("you see water.", "you see cow.", "you have in your inventory wood.")]
     assert asked._scores(int(both[0])) == pytest.approx([max(less[g, p] for p in here) for g in range(G)])
     with_them = [[p for p in range(P) if less[g, p] >= upper_group(less[g].round(9)) - 1e-9] for g in range(G)]
     assert all(with_them)  # no deed goes with nothing
