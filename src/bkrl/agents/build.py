@@ -94,13 +94,7 @@ def options_of(agent: Agent) -> dict[str, Any]:
 
 
 def new_agent(
-    name: str,
-    envs: BaseVectorEnv,
-    view: str,
-    num_values: int,
-    seed: int,
-    missions: bool = False,
-    memory: bool = False,
+    name: str, envs: BaseVectorEnv, view: str, num_values: int, seed: int, missions: bool = False, memory: bool = False
 ) -> NetworkAgent:
     """An agent with a fresh network that fits the observations and actions of `envs`.
 

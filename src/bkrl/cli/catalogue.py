@@ -8,11 +8,7 @@ _POTENTIALS = (
     ("code", "--variant code", "a sandboxed program over raw observations; horizon 5"),
     ("pref", "--variant pref", "a preference transformer; horizon as long as a segment, 5 by default"),
     ("goal", "--variant goal", "similarity of the latest caption to retrieved goals; horizon 4"),
-    (
-        "control",
-        "train-rm --control",
-        "zero, a random network, shuffled labels, constant advice",
-    ),
+    ("control", "train-rm --control", "zero, a random network, shuffled labels, constant advice"),
 )
 _EVERYWHERE, _TYPED, _HOUSE = "typed Crafter, Housekeep", "typed Crafter", "Housekeep"
 _ASKS = "answers come beside training and are kept; --max-cost and --max-requests bound them"

@@ -211,8 +211,7 @@ class CollectConfig:
     )
     out: Annotated[Path | None, Flag("run directory  [default: data/ENV-sSEED]", identity=False)] = None
     explorer: Annotated[
-        str,
-        Flag("who acts: rnd (PPO paid for novelty, trained here), random, bot, or a train-rs run, by its policy"),
+        str, Flag("who acts: rnd (PPO paid for novelty, trained here), random, bot, or a train-rs run, by its policy")
     ] = "rnd"
     steps: Annotated[
         int,

@@ -143,11 +143,7 @@ PROGRAMS = _table(
     ("request_id", pa.int64()),
 )
 
-TRUTH = _table(
-    ("episode_id", pa.int64()),
-    ("step", pa.int32()),
-    ("value", pa.float64()),
-)
+TRUTH = _table(("episode_id", pa.int64()), ("step", pa.int32()), ("value", pa.float64()))
 
 CHOICES = _table(
     ("question_id", pa.int64()),

@@ -33,11 +33,7 @@ class EpisodeMemory(Protocol):
         """
 
     def update(
-        self,
-        kept: NDArray[np.uint8],
-        before: NDArray[np.uint8],
-        actions: NDArray[np.int64],
-        after: NDArray[np.uint8],
+        self, kept: NDArray[np.uint8], before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
     ) -> None:
         """One step of N episodes, in place.
 

@@ -144,13 +144,7 @@ def open_judge(
 
 
 def compared(
-    names: Sequence[str],
-    which: str,
-    house: str,
-    accuracy: float,
-    votes: int,
-    asking: AskConfig,
-    most: int = 0,
+    names: Sequence[str], which: str, house: str, accuracy: float, votes: int, asking: AskConfig, most: int = 0
 ) -> tuple[list[str], list[list[Any]]]:
     """A row for each judge (`FREE` without names): how its answers compare with the votes, as `measured` has them, and
     how many requests it took.

@@ -286,11 +286,7 @@ def scored(variant: Variant, truth: Truth) -> Variant:
         dollars = session.usage.cost_usd if session.price is not None else 0.0
         facts = {**done.quality, **found, "exact_seconds": seconds, "exact_cost": f"{dollars:.4f}"}
         values = truth.values[rows]
-        table = {
-            "episode_id": plan.dataset.episode_of_row[rows],
-            "step": plan.dataset.ages[rows],
-            "value": values,
-        }
+        table = {"episode_id": plan.dataset.episode_of_row[rows], "step": plan.dataset.ages[rows], "value": values}
         more = {**done.more, TRUTH_FILE: pa.table(table, schema=TRUTH)}
         return replace(done, quality=facts, more=more)
 

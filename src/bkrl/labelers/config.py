@@ -78,7 +78,7 @@ class LabelConfig(AskConfig):
         Literal["none", "exact"],
         Flag(
             "exact: score the answers by exact optimal values, where the level is small enough to be solved (BabyAI, "
-            "MiniGrid); `train-rm` then scores what is learnt from them too",
+            "MiniGrid); `train-rm` then scores what is learnt from them too"
         ),
     ] = "none"
     calibrate: Annotated[
@@ -115,7 +115,7 @@ class LabelConfig(AskConfig):
         bool,
         Flag(
             "show what happened in the episode so far (achievements, doors opened, cells seen), and let potentials made"
-            " from these labels read it, programs as `memory`",
+            " from these labels read it, programs as `memory`"
         ),
     ] = False
     body: Annotated[

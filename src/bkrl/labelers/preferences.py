@@ -66,11 +66,7 @@ def draw_pairs(dataset: Dataset, count: int, length: int, seed: int) -> list[Pai
 
 
 def questions_of(
-    dataset: Dataset,
-    pairs: list[Pair],
-    swap: Literal["none", "both"],
-    votes: int,
-    card: EnvCard | None = None,
+    dataset: Dataset, pairs: list[Pair], swap: Literal["none", "both"], votes: int, card: EnvCard | None = None
 ) -> list[Question]:
     """The questions that have to be asked, in a fixed order; pairs that read the same need none."""
     orders = (False, True) if swap == "both" else (False,)

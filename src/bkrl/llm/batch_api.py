@@ -71,10 +71,7 @@ class BatchApi:
         try:
             created = await self._call(
                 lambda client: client.batches.with_raw_response.create(
-                    input_file_id=file_id,
-                    endpoint=self._path,
-                    completion_window="24h",
-                    metadata={"bkrl": token},
+                    input_file_id=file_id, endpoint=self._path, completion_window="24h", metadata={"bkrl": token}
                 ),
                 attempts=1,
             )

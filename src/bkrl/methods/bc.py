@@ -200,12 +200,7 @@ def build_dagger(settings: DaggerSettings) -> Training:
 
     agent, view, said = _agent(settings, ())
     rounds = Rounds(
-        settings.env,
-        settings.episodes_per_round,
-        settings.mixing,
-        settings.passes,
-        settings.held_out,
-        settings.backend,
+        settings.env, settings.episodes_per_round, settings.mixing, settings.passes, settings.held_out, settings.backend
     )
     learner = Dagger(_cloning(settings, agent, None, 2**62), rounds, total_steps=settings.steps, seed=settings.seed)
     facts = {

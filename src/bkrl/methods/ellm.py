@@ -42,7 +42,7 @@ class EllmDQNSettings(GoalSettings, GuidedSettings):
         Literal["symbols", "published"],
         Flag(
             "what the agent sees: symbols and goals; or, as published, four grey pictures of 84×84 and a text of both "
-            "through a frozen encoder, which takes 15 kB for each step of --replay-size",
+            "through a frozen encoder, which takes 15 kB for each step of --replay-size"
         ),
     ] = "symbols"
     text_encoder: Annotated[
@@ -64,8 +64,7 @@ class EllmPPOSettings(GoalSettings):
     """Settings of ellm-ppo."""
 
     network: Annotated[
-        Literal["compact", "recurrent"],
-        Flag("policy: compact; or recurrent, the same with a memory of the episode"),
+        Literal["compact", "recurrent"], Flag("policy: compact; or recurrent, the same with a memory of the episode")
     ] = "compact"
     ppo: PPOConfig = field(default_factory=PPOConfig)
 

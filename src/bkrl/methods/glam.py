@@ -72,8 +72,7 @@ class LMConfig:
         Flag("prompts: GLAM's, the shorter ones of Lamorel's examples, or BALROG's chat", only=_LM),
     ] = "glam"
     language: Annotated[
-        Literal["", "en", "fr"],
-        Flag("language of captions, missions and actions  [default: the env's own]", only=_LM),
+        Literal["", "en", "fr"], Flag("language of captions, missions and actions  [default: the env's own]", only=_LM)
     ] = ""
     words: Annotated[
         Literal["", "nouns", "colors", "invented-nouns", "invented-colors", "invented-words"],
@@ -256,10 +255,7 @@ class GlamPPO(PPOConfig):
     num_steps: NumSteps = 20
     learning_rate: Annotated[
         float,
-        Flag(
-            "Adam's step size; 0: 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here",
-            least=0,
-        ),
+        Flag("Adam's step size; 0: 1e-6, as published, 1e-4 with adapters, 1e-3 for small models made here", least=0),
     ] = 0.0
     num_minibatches: NumMinibatches = 4
     ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.02
@@ -292,8 +288,7 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
     """Settings of glam."""
 
     init_from: Annotated[
-        Path | None,
-        Flag("start from these weights: a train-rs run of glam, or of bc --lm", reads=True),
+        Path | None, Flag("start from these weights: a train-rs run of glam, or of bc --lm", reads=True)
     ] = None
     reward_scale: RewardScale = 1.0
     critic_learning_rate: Annotated[
@@ -448,12 +443,7 @@ def build_zero_shot(settings: ZeroShotSettings) -> Training:
 
 
 register_method(
-    Method(
-        "glam",
-        GlamSettings,
-        build,
-        "PPO with a language model as the policy, and a potential if one is given",
-    )
+    Method("glam", GlamSettings, build, "PPO with a language model as the policy, and a potential if one is given")
 )
 register_method(
     Method(

@@ -143,7 +143,7 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
         Flag(
             "who suggests goals: oracle, noisy, words, novelty, uniform, rules, a language model (openai:MODEL, "
             "local:NAME, gguf:PATH, hf:PATH), replay:RUN, task, progress:SUGGESTER; in Housekeep zs_mlm; `bkrl list "
-            "suggesters`",
+            "suggesters`"
         ),
     ] = "oracle"
     goal_pay: Annotated[

@@ -51,10 +51,7 @@ class GuidedSettings(TransferSettings):
 
     guide: Annotated[
         Path | None,
-        Flag(
-            "a finished value-based run; a share of exploratory actions copies its greedy action",
-            reads=True,
-        ),
+        Flag("a finished value-based run; a share of exploratory actions copies its greedy action", reads=True),
     ] = None
     guide_share: Annotated[
         float, Flag("share of the random actions that --guide chooses", least=0, most=1, only=(_GUIDED,))

@@ -102,10 +102,7 @@ def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def present(
-    views: NDArray[np.uint8],
-    horizon: int,
-    missions: NDArray[np.object_] | None,
-    memory: NDArray[np.uint8] | None,
+    views: NDArray[np.uint8], horizon: int, missions: NDArray[np.object_] | None, memory: NDArray[np.uint8] | None
 ) -> Windows:
     """Windows of B views whose past is not known."""
     valid = np.zeros((len(views), horizon + 1), bool)

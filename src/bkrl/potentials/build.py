@@ -84,13 +84,7 @@ def learn_advice(
 
 
 def store(
-    folder: Path,
-    fitted: Fitted,
-    psi: Advice,
-    reporter: Reporter,
-    *,
-    control: str,
-    provenance: Mapping[str, Any],
+    folder: Path, fitted: Fitted, psi: Advice, reporter: Reporter, *, control: str, provenance: Mapping[str, Any]
 ) -> tuple[Scaled, NDArray[np.float32]]:
     """Measure the scale, write the artefact, and read it back: what is stored must be what was measured.
 

@@ -12,22 +12,9 @@ from bkrl.report.groups import SUCCESS, Group, Trained, carried_on, final_and_av
 from bkrl.report.model import Difference, ResultRow, VersusControl
 from bkrl.report.payback import Payback
 from bkrl.stats import intervals as st
-from bkrl.stats.crossings import (
-    Crossing,
-    StepsSummary,
-    restrict,
-    steps_ratio,
-    steps_to_threshold,
-    summarise_steps,
-)
+from bkrl.stats.crossings import Crossing, StepsSummary, restrict, steps_ratio, steps_to_threshold, summarise_steps
 from bkrl.stats.intervals import step_label
-from bkrl.stats.variance import (
-    compare_over_datasets,
-    nested_improvement,
-    nested_interval,
-    several,
-    split_variance,
-)
+from bkrl.stats.variance import compare_over_datasets, nested_improvement, nested_interval, several, split_variance
 
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""

@@ -86,13 +86,7 @@ class _Pooled(Novelty):
     encoder: nn.Module
 
     def __init__(
-        self,
-        obs_shape: Sequence[int],
-        num_envs: int,
-        *,
-        particles: int = 1024,
-        k: int = 12,
-        **options: Any,
+        self, obs_shape: Sequence[int], num_envs: int, *, particles: int = 1024, k: int = 12, **options: Any
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
         self.particles = Particles(obs_shape, particles, k)

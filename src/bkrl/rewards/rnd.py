@@ -102,13 +102,7 @@ class NovelD(RND):
     name = "noveld"
 
     def __init__(
-        self,
-        obs_shape: Sequence[int],
-        num_envs: int,
-        *,
-        alpha: float = 0.5,
-        first_visit: bool = True,
-        **options: Any,
+        self, obs_shape: Sequence[int], num_envs: int, *, alpha: float = 0.5, first_visit: bool = True, **options: Any
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
         self.alpha, self.first_visit = alpha, first_visit

@@ -73,13 +73,7 @@ class Run:
         """
         path, places = Path(path), {name: Path(source) for name, source in (inputs or {}).items()}
         read = {name: _input(source) for name, source in places.items()}
-        wanted = {
-            "format": FORMAT,
-            "stage": stage,
-            "argv": command_line(),
-            "config": plain(config),
-            "inputs": read,
-        }
+        wanted = {"format": FORMAT, "stage": stage, "argv": command_line(), "config": plain(config), "inputs": read}
         with ExitStack() as stack:
             lock = claim(path, stage, places.values(), fresh)
             if lock is not None:

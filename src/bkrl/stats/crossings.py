@@ -12,23 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bkrl.stats.intervals import (
-    FEW_SEEDS,
-    Interval,
-    bootstrap,
-    interval,
-    mean,
-    student_975,
-    unknown,
-)
-from bkrl.stats.variance import (
-    FEW_DATASETS,
-    Origin,
-    both_resampled,
-    nested_interval,
-    ratio_over_datasets,
-    several,
-)
+from bkrl.stats.intervals import FEW_SEEDS, Interval, bootstrap, interval, mean, student_975, unknown
+from bkrl.stats.variance import FEW_DATASETS, Origin, both_resampled, nested_interval, ratio_over_datasets, several
 
 
 @dataclass(frozen=True)

@@ -217,9 +217,7 @@ def _observations(
 
 
 def ratio_over_datasets(
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    origins: tuple[Sequence[Origin], Sequence[Origin]],
+    a: NDArray[np.float64], b: NDArray[np.float64], origins: tuple[Sequence[Origin], Sequence[Origin]]
 ) -> Interval:
     """mean(a) / mean(b), at least one of them over several datasets, by the delta method on the logarithm.
 

@@ -22,12 +22,7 @@ def run(config: ReproduceConfig, reporter: Reporter) -> Run | None:
         return None
     outcome = sweep.run(
         SweepConfig(
-            study=config.preset,
-            out=config.folder,
-            jobs=config.jobs,
-            llm=config.llm,
-            retry_failed=True,
-            report=True,
+            study=config.preset, out=config.folder, jobs=config.jobs, llm=config.llm, retry_failed=True, report=True
         ),
         reporter,
     )

@@ -188,10 +188,7 @@ class Causal:
         last = prompts.lengths.repeat_interleave(A) - 1
         places = (last[:, None] + torch.arange(M, device=last.device)).clamp(max=many.tokens.shape[1] - 1)
         every = torch.arange(B * A, device=last.device)
-        return (
-            out.logits[every[:, None], places].unflatten(0, (B, A)),
-            out.hidden_states[-1][every[::A], last[::A]],
-        )
+        return (out.logits[every[:, None], places].unflatten(0, (B, A)), out.hidden_states[-1][every[::A], last[::A]])
 
     def _trees(self, prompts: Prompts) -> Forest:
         # A token looks at all of its tree, which costs as much as a layer's products where that is six widths long.

@@ -106,8 +106,7 @@ class Prompts:
         """Prompts of any lengths, at least one token each."""
         S = max(map(len, rows))
         return Prompts(
-            torch.tensor([list(row) + [pad] * (S - len(row)) for row in rows]),
-            torch.tensor([len(row) for row in rows]),
+            torch.tensor([list(row) + [pad] * (S - len(row)) for row in rows]), torch.tensor([len(row) for row in rows])
         )
 
     def rows(self, which: Tensor) -> Prompts:

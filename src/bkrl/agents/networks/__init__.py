@@ -214,12 +214,7 @@ class Paper(ActorCritic):
                 bound = 1.0 / math.sqrt(module.weight[0].numel())
                 nn.init.uniform_(module.weight, -bound, bound, generator=generator)
                 nn.init.uniform_(module.bias, -bound, bound, generator=generator)  # type: ignore[arg-type]
-        for layer, gain in (
-            (self.actor[0], 0.01),
-            (self.actor[2], 0.01),
-            (self.residual[0], 0.1),
-            (self.critic, 0.01),
-        ):
+        for layer, gain in ((self.actor[0], 0.01), (self.actor[2], 0.01), (self.residual[0], 0.1), (self.critic, 0.01)):
             nn.init.orthogonal_(layer.weight, gain, generator=generator)  # type: ignore[arg-type]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:

@@ -78,11 +78,7 @@ class RoomMemory:
     size = _MAP + _SIDE * _SIDE
 
     def update(
-        self,
-        kept: NDArray[np.uint8],
-        before: NDArray[np.uint8],
-        actions: NDArray[np.int64],
-        after: NDArray[np.uint8],
+        self, kept: NDArray[np.uint8], before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
     ) -> None:
         _update(kept, before, actions, after)
 

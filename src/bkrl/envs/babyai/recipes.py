@@ -313,25 +313,12 @@ _KEY_IN_BOX: Final = Recipe(
 )
 _ACTION_OBJ_DOOR: Final = Recipe(
     "ActionObjDoor",
-    (
-        _distractors(5, 1, 1, unique=True),
-        *(_door(1, 1, locked=0),) * 4,
-        _IN_THE_MIDDLE,
-        _choose(9),
-        _task(EITHER),
-    ),
+    (_distractors(5, 1, 1, unique=True), *(_door(1, 1, locked=0),) * 4, _IN_THE_MIDDLE, _choose(9), _task(EITHER)),
     7,
 )
 _PICKUP_ABOVE: Final = Recipe(
     "PickupAbove",
-    (
-        _object(1, 0),
-        _door(1, 1, 3, locked=0),
-        _IN_THE_MIDDLE,
-        Step(CONNECT),
-        _THE_FIRST,
-        _task(PICK_UP),
-    ),
+    (_object(1, 0), _door(1, 1, 3, locked=0), _IN_THE_MIDDLE, Step(CONNECT), _THE_FIRST, _task(PICK_UP)),
     6,
     max_steps=8 * 36,
 )

@@ -136,15 +136,7 @@ class Engine:
         """Start the next episode in the chosen envs (N,); each has a seed."""
         self._shares.run(
             lambda start, stop: kernels.begin_envs(
-                self.envs,
-                self.objects,
-                chosen,
-                self.switches,
-                self._daylight,
-                empty_room(),
-                self.out,
-                start,
-                stop,
+                self.envs, self.objects, chosen, self.switches, self._daylight, empty_room(), self.out, start, stop
             )
         )
         self.out.eval_success[chosen] = self.out.action_success[chosen] = False

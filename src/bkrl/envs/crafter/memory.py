@@ -92,11 +92,7 @@ class SurvivalMemory:
         self._base_damage, self._full_item_fails = rules.base_damage, rules.full_item_fails
 
     def update(
-        self,
-        kept: NDArray[np.uint8],
-        before: NDArray[np.uint8],
-        actions: NDArray[np.int64],
-        after: NDArray[np.uint8],
+        self, kept: NDArray[np.uint8], before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
     ) -> None:
         _update(kept, before, self._verbs[actions], after, self._base_damage, self._full_item_fails)
 

@@ -14,16 +14,7 @@ from bkrl.envs.crafter.creatures import is_ripe
 from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.mt19937 import WORDS, skip_words, uniforms
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM
-from bkrl.envs.crafter.state import (
-    ARROW,
-    COW,
-    PLAYER,
-    RIPE_PLANT,
-    SKELETON,
-    THE_PLAYER,
-    ZOMBIE,
-    inside,
-)
+from bkrl.envs.crafter.state import ARROW, COW, PLAYER, RIPE_PLANT, SKELETON, THE_PLAYER, ZOMBIE, inside
 from bkrl.envs.crafter.textures import SPRITES, UNIT
 
 _DARK: Final = 0.5  # daylight below this brings noise

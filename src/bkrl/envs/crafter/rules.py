@@ -173,12 +173,7 @@ ORIGINAL: Final = RuleSet("original", VERBS, tuple(range(len(VERBS))), 1, False,
 
 _TEXT_ACTIONS = ("noop", *_MOVES, "eat", "drink", "attack", "collect", "sleep", *_CRAFTS)
 TEXT: Final = RuleSet(
-    "text",
-    _TEXT_ACTIONS,
-    tuple(VERBS.index(name if name in VERBS else "do") for name in _TEXT_ACTIONS),
-    5,
-    True,
-    True,
+    "text", _TEXT_ACTIONS, tuple(VERBS.index(name if name in VERBS else "do") for name in _TEXT_ACTIONS), 5, True, True
 )
 TYPED: Final = {
     size: RuleSet(

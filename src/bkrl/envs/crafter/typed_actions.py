@@ -95,9 +95,5 @@ def _product() -> tuple[TypedAction, ...]:
     return (*plain, *(_action(f"{verb} {noun}", f"{verb} {noun}") for verb in VERBS_WITH_NOUN for noun in nouns))
 
 
-ACTION_SETS: Final = {
-    "easier": tuple(_action(name, name) for name in EASIER),
-    "harder": _pairs(),
-    "full": _product(),
-}
+ACTION_SETS: Final = {"easier": tuple(_action(name, name) for name in EASIER), "harder": _pairs(), "full": _product()}
 """27 names, 6 + 7 × 19 = 139 pairs (the release, and what the paper's results are of), 13 × 20 = 260 (the paper)."""

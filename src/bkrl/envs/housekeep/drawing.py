@@ -80,10 +80,7 @@ def draw(house: House, env: Any, things: NDArray[Any], squares: NDArray[np.bool_
 
 def _pixel(house: House, x: float, z: float) -> tuple[int, int]:
     """Row and column."""
-    return (
-        int((z - house.origin[1]) / DRAWN * SCALE),
-        int((x - house.origin[0]) / DRAWN * SCALE),
-    )
+    return (int((z - house.origin[1]) / DRAWN * SCALE), int((x - house.origin[0]) / DRAWN * SCALE))
 
 
 def _disc(picture: NDArray[np.uint8], house: House, x: float, z: float, radius: float, colour: Any) -> None:

@@ -39,10 +39,7 @@ def views_of(house: House, number: int, episodes: NDArray[Any]) -> HouseViews:
     E, R = len(episodes), len(house.low)
     S = E + R if E else 0
     views = HouseViews(
-        np.zeros((S, R), bool),
-        np.zeros((S, len(house.squares)), bool),
-        np.zeros((E, R)),
-        np.zeros((E, R), np.int64),
+        np.zeros((S, R), bool), np.zeros((S, len(house.squares)), bool), np.zeros((E, R)), np.zeros((E, R), np.int64)
     )
     everything = house._replace(present=np.ones_like(house.present))
     _fill(np.zeros(1, ENV), np.zeros(0, THING), everything, number, episodes, views)

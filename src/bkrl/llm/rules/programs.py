@@ -286,13 +286,7 @@ def potential(observations, actions, valid):
 
 
 def crafter_programs(
-    *,
-    columns: int,
-    rows: int,
-    cells: dict[str, int],
-    facing: int,
-    faced: list[int],
-    items: dict[str, int],
+    *, columns: int, rows: int, cells: dict[str, int], facing: int, faced: list[int], items: dict[str, int]
 ) -> list[str]:
     """Three potentials for Crafter, with the numbers of the layout that the prompt gave."""
     names = ("water", "stone", "tree", "lava", "coal", "iron", "diamond", "table", "furnace")

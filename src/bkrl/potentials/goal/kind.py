@@ -113,11 +113,7 @@ def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, encoder: str
 
 
 def build_index(
-    texts: Texts,
-    moments: Windows,
-    suggested: Sequence[Sequence[int]],
-    goals: list[str],
-    reads_missions: bool = False,
+    texts: Texts, moments: Windows, suggested: Sequence[Sequence[int]], goals: list[str], reads_missions: bool = False
 ) -> GoalIndex:
     """Keys from the windows that end each asked segment; `suggested[k]` numbers the goals of moment k."""
     matrix = np.zeros((len(moments), len(goals)), bool)

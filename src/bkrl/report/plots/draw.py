@@ -197,14 +197,7 @@ def write_png(
 
 
 def write_points(
-    path: Path,
-    points: Sequence[Point],
-    *,
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    dark: bool = False,
-    identity: str = "",
+    path: Path, points: Sequence[Point], *, title: str, xlabel: str, ylabel: str, dark: bool = False, identity: str = ""
 ) -> None:
     """Draw points with their intervals; those without an x are lines across. The x are shares."""
     import matplotlib as mpl

@@ -57,12 +57,7 @@ class Slurm:
     """
 
     def __init__(
-        self,
-        out: Path,
-        jobs: dict[str, str],
-        save: Callable[[], None],
-        parameters: Mapping[str, Any],
-        most: int = 0,
+        self, out: Path, jobs: dict[str, str], save: Callable[[], None], parameters: Mapping[str, Any], most: int = 0
     ) -> None:
         try:
             import submitit
