@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bkrl.agents.bot import BotAgent
-from bkrl.agents.language.adapters import Training
+from bkrl.agents.language.adapters import Trainable
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.mixture import Mixture
@@ -80,7 +80,7 @@ def test_a_round_is_read_once_and_what_was_read_stays_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = "BabyAI-MixedTrainLocal-v0@task_kinds=goto+putnext,room_size=5,num_dists=1"
-    training = Training("all", frozen=1)  # prompts of unlike lengths, with the states of a frozen layer
+    training = Trainable("all", frozen=1)  # prompts of unlike lengths, with the states of a frozen layer
     agent = LanguageAgent(open_language_model("tiny-causal"), told, 1, LanguageSettings(training=training))
     envs = [f"{ENV},language=fr", told]
     data = [
