@@ -9,6 +9,7 @@ For BabyAI (RedBall-S20), and with `crafter_` before the name for Crafter (place
   the fastest known settings. It may exceed 1, because views that repeat are looked at once.
   `paper_fraction_every_view` is the same with every view looked at: what the loop alone costs.
 * `naive_ratio`: that run over the same algorithm written plainly on the reference envs (`plain_ppo.py`).
+* `training_threads_ratio`: that run over the same on one thread: what `--threads` gain.
 * `compact_ratio`: a run with the compact network on one thread over that plain run on `--threads`.
 * `crafter_naive_ratio`, `crafter_compact_ratio`: the same, where the reference env is as `pip install crafter` leaves
   it, which is what a user of the published code has: the noise its terrain is made of in pure Python.
@@ -171,7 +172,7 @@ def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, fl
     reference: dict[str, Any] = {"observation": "image"} if view == "image" else {}
     plain = Plain(lambda: make(env_id, backend="reference", **reference), N, T)
     parts = PlainParts(env_id, plain, many) if family == "crafter" else None
-    paper, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, True))
+    paper, alone, every = (our_run(env_id, "paper", published, every_view=every) for every in (False, False, True))
     compact = our_run(env_id, "compact", PPOConfig(**small))
     novelty, reward = (
         our_run(env_id, "compact", ExplorerConfig(**small), novelty=novelty) for novelty in (True, False)
@@ -184,6 +185,7 @@ def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, fl
     sides: dict[str, Callable[[], float]] = {
         "ceiling": lambda: max(ceiling.rate(settings, threads) for settings in SETTINGS),
         "paper": lambda: rate_of(paper, threads, 1 if family == "crafter" else 2, shares["paper"]),
+        "paper_1_thread": lambda: rate_of(alone, 1, 1),
         "every_view": lambda: rate_of(every, threads, 1),
         "plain": lambda: plain_rate(plain, threads) if parts is None else parts.rate(threads, numba=False),
         "compact": lambda: rate_of(compact, 1, many, shares["compact"]),
@@ -209,6 +211,7 @@ def figures(family: str, rounds: int, threads: int, quick: bool) -> dict[str, fl
     found = {
         "paper_fraction": ratio("paper", "ceiling"),
         "paper_fraction_every_view": ratio("every_view", "ceiling"),
+        "training_threads_ratio": ratio("paper", "paper_1_thread"),
         "naive_ratio": ratio("paper", "plain"),
         "compact_ratio": ratio("compact", "plain"),
         "collect_fraction": ratio("novelty", "reward"),
