@@ -16,6 +16,7 @@ from bkrl.agents.language.heads import Critic
 from bkrl.core.config import PPOConfig
 from bkrl.envs import make_vec
 from bkrl.learn.critic import CriticLearner
+from bkrl.learn.hardware import Hardware
 from bkrl.learn.imitation import Imitation
 from bkrl.learn.losses import explained_variance
 from bkrl.learn.ppo import PPO
@@ -130,6 +131,22 @@ def test_ppo_trains_the_policy_and_leaves_the_critic_to_its_learner() -> None:
     assert all(map(torch.equal, before, agent.module.heads["value"].parameters()))
     figures = ppo.iterate()
     assert {"ppo/loss", "critic/explained_variance", "critic/held_out_loss", "critic/updates"} <= figures.keys()
+
+
+def test_it_learns_from_states_as_they_are_when_the_agent_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, halved = agent_of(), []
+    seen, states = [], agent.states
+    monkeypatch.setattr(agent, "states", lambda inputs: halved.append(torch.is_autocast_enabled("cpu")) or states(inputs))
+    critic = CriticLearner(agent, learning_rate=1e-3)
+    fit = critic.fit
+    monkeypatch.setattr(critic, "fit", lambda *given: seen.append(torch.is_autocast_enabled("cpu")) or fit(*given))
+    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1)
+    ppo = PPO(
+        make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
+        hardware=Hardware(precision="bf16"),
+    )  # fmt: skip
+    ppo.iterate()
+    assert (halved, seen) == ([True], [False])
 
 
 def test_what_it_has_measured_is_saved_with_the_policy(tmp_path: Any) -> None:

@@ -22,7 +22,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec
 from bkrl.learn.bc import demonstrations
-from bkrl.learn.hardware import LANGUAGE, choose
+from bkrl.learn.hardware import CPU, LANGUAGE, choose
 from bkrl.learn.on_rollouts import Diverged
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.bc import ClonedLM
@@ -67,6 +67,26 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeyp
         EvaluateConfig(policy=str(tmp_path / "stopped"), out=tmp_path / "judged", episodes=4), Reporter()
     )
     assert judged.facts["episodes"] == 4
+
+
+def test_a_large_model_with_random_weights_is_trained_as_one_that_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bkrl.agents.language.models.LARGE", 0)
+    asked: list[str] = []
+    monkeypatch.setattr("bkrl.learn.hardware.choose", lambda config, network: asked.append(network) or CPU)
+    data = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=3, out=tmp_path / "bot"), Reporter()).path
+    for alg, kind, rate in (("bc", ClonedLM, 5e-4), ("glam", LMConfig, 1e-4)):
+        how = {"data": data} if alg == "bc" else {"ppo": PPO}
+        lm = kind("tiny-causal", window=1, head_size=16)
+        config = TrainRsConfig(alg=alg, env=ENV, steps=32, lm=lm, **how)
+        made = find_method(alg).build(config)
+        assert made.facts["level"] == "P0"
+        assert made.learner.agent.settings.training.train == "lora"
+        learner = made.learner
+        rates = learner.rates.values() if alg == "glam" else [learner.optimizer.param_groups[0]["lr"]]
+        assert set(rates) == {rate}
+    assert asked == [LANGUAGE, LANGUAGE]
 
 
 def test_a_potential_shapes_it(tmp_path: Path) -> None:

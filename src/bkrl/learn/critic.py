@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bkrl.agents.language.agent import LanguageAgent
 from bkrl.agents.language.heads import Critic
 from bkrl.core.seeds import derive_seed
+from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.losses import explained_variance
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.rollout import Collector
@@ -48,7 +49,9 @@ class CriticLearner:
         """Whether the policy may learn from what it says."""
         self.explained = -np.inf
 
-    def learn(self, collector: Collector, values: Tensor, returns: Tensor, known: Tensor) -> dict[str, float]:
+    def learn(
+        self, collector: Collector, values: Tensor, returns: Tensor, known: Tensor, hardware: Hardware = CPU
+    ) -> dict[str, float]:
         """Fit a rollout.
 
         Args:
@@ -56,6 +59,7 @@ class CriticLearner:
             values: (T, N, K), what the critic said before: of a rollout that it has not learnt from.
             returns: (T, N, K).
             known: (T, N) bool, where a return holds rewards alone and nothing that the critic said.
+            hardware: where the agent computes, and in which precision.
         """
         T, N = known.shape
         turn = torch.arange(N, device=known.device)
@@ -66,7 +70,8 @@ class CriticLearner:
         figures = {"critic/explained_variance": share}
         risen = self.rollouts < 2 or share > self.explained + RISE  # the first rollout is before it has learnt anything
         self.explained = share
-        states, numbers = self._states(collector)
+        with hardware.autocast():  # as it sees them when it acts
+            states, numbers = self._states(collector)
         updates, figures["critic/held_out_loss"] = self.fit(
             states.index_select(0, numbers), returns.flatten(0, 1), held.expand(T, N).flatten()
         )

@@ -138,7 +138,7 @@ class PPO(RolloutLearner):
         values, (next_values, ended) = self.collector.values, self.followed
         sums = gae(self.rewards, values, next_values, ended, self.gamma, 1.0) + values
         known = ended.all(-1).flip(0).cummax(0).values.flip(0)
-        return figures | critic.learn(self.collector, values, sums, known)
+        return figures | critic.learn(self.collector, values, sums, known, self.hardware)
 
     @property
     def ignorant_loss(self) -> float:

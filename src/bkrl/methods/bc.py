@@ -123,11 +123,13 @@ def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAg
 def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) -> Cloning:
     """What learns."""
     from bkrl.learn.bc import Cloning
-    from bkrl.learn.hardware import choose
+    from bkrl.learn.hardware import LANGUAGE, choose
 
-    rate = 1e-3
-    if settings.lm.lm and agent.lm.level == "P3":
-        rate = 5e-4 if agent.settings.training.train == "lora" else 5e-5
+    rate, network = 1e-3, settings.network
+    if settings.lm.lm:
+        network = f"small {LANGUAGE}" if agent.lm.small else LANGUAGE
+        if not agent.lm.small:
+            rate = 5e-4 if agent.settings.training.train == "lora" else 5e-5
     return Cloning(
         agent,
         data,
@@ -136,7 +138,7 @@ def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) ->
         max_grad_norm=1.0,
         total_steps=total_steps,
         seed=settings.seed,
-        hardware=choose(settings.hardware, settings.network),
+        hardware=choose(settings.hardware, network),
         score_temperature=settings.lm.score_temperature if settings.clone_loss == "tokens" else None,
     )
 

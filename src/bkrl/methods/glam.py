@@ -353,7 +353,7 @@ def build(settings: GlamSettings) -> Training:
     if settings.init_from is not None:
         _take_weights(agent, settings.init_from)
     probes = _probed(agent)
-    small, adapted = agent.lm.level != "P3", agent.settings.training.train == "lora"
+    small, adapted = agent.lm.small, agent.settings.training.train == "lora"
     hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)
     rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
     goes_on = settings.init_from is not None

@@ -285,7 +285,7 @@ def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(mon
     small = open_language_model("tiny-causal")
     assert by_size(small, 1) == Trainable("all", 1)
     count = sum(parameter.numel() for parameter in small.model.parameters())
-    monkeypatch.setattr("bkrl.agents.language.adapters.LARGE", count - 1)
+    monkeypatch.setattr("bkrl.agents.language.models.LARGE", count - 1)
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)
     assert by_size(small).half
     assert by_size(small).text.endswith(" frozen layers in bfloat16")

@@ -18,8 +18,8 @@ from bkrl.core.hub import reason
 
 Train = Literal["all", "lora", "heads"]
 ENCODER = -1
-LARGE, ALPHA = 50_000_000, 32
-"""Parameters from which on adapters are the default, and their alpha then."""
+ALPHA = 32
+"""Of adapters that are the default."""
 LINEAR = ("*",)
 """Targets: all linear layers."""
 
@@ -59,16 +59,16 @@ class Trainable:
 def by_size(lm: LanguageModel, frozen: int = 0) -> Trainable:
     """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
 
-    What is frozen below them computes in bfloat16 where the processor multiplies it, in half of the time.
+    What is frozen below them computes in bfloat16 where the hardware multiplies it, in half of the time.
 
     Args:
         lm: the model.
         frozen: as in `Trainable`; 0 leaves the choice to the size.
     """
-    if sum(parameter.numel() for parameter in lm.model.parameters()) <= LARGE:
+    if not lm.large:
         return Trainable("all", frozen)
     count = len(_layers(lm))
-    half = multiplies_bf16("cpu")
+    half = multiplies_bf16("cuda" if torch.cuda.is_available() else "cpu")
     return Trainable("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR, half=half)
 
 

@@ -25,6 +25,8 @@ from bkrl.text.policy_prompts import Chat
 
 Kind = Literal["seq2seq", "causal"]
 _WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+LARGE = 50_000_000
+"""Parameters from which on a model is large: it gets adapters, and a GPU if there is one."""
 TINY: Mapping[str, Kind] = {"tiny-t5": "seq2seq", "tiny-causal": "causal"}
 
 
@@ -73,6 +75,16 @@ class LanguageModel:
     def name(self) -> str:
         """What the user called it."""
         return self.origin.where
+
+    @property
+    def large(self) -> bool:
+        """Whether it has more than `LARGE` parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters()) > LARGE
+
+    @property
+    def small(self) -> bool:
+        """Made or drawn here, and not large: it has a step size of its own, and a GPU gains it nothing."""
+        return self.level != "P3" and not self.large
 
     @property
     def width(self) -> int:
