@@ -134,19 +134,26 @@ def test_ppo_trains_the_policy_and_leaves_the_critic_to_its_learner() -> None:
 
 
 def test_it_learns_from_states_as_they_are_when_the_agent_acts(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, halved = agent_of(), []
-    seen, states = [], agent.states
-    monkeypatch.setattr(agent, "states", lambda inputs: halved.append(torch.is_autocast_enabled("cpu")) or states(inputs))
+    agent = agent_of()
     critic = CriticLearner(agent, learning_rate=1e-3)
-    fit = critic.fit
-    monkeypatch.setattr(critic, "fit", lambda *given: seen.append(torch.is_autocast_enabled("cpu")) or fit(*given))
+    halved: dict[str, bool] = {}
+
+    def noted(name: str, call: Any) -> Any:
+        def noting(*given: Any) -> Any:
+            halved[name] = torch.is_autocast_enabled("cpu")
+            return call(*given)
+
+        return noting
+
+    monkeypatch.setattr(agent, "states", noted("states", agent.states))
+    monkeypatch.setattr(critic, "fit", noted("fit", critic.fit))
     config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1)
     ppo = PPO(
         make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
         hardware=Hardware(precision="bf16"),
     )  # fmt: skip
     ppo.iterate()
-    assert (halved, seen) == ([True], [False])
+    assert halved == {"states": True, "fit": False}
 
 
 def test_what_it_has_measured_is_saved_with_the_policy(tmp_path: Any) -> None:

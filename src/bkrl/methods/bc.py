@@ -125,7 +125,8 @@ def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) ->
     from bkrl.learn.bc import Cloning
     from bkrl.learn.hardware import LANGUAGE, choose
 
-    rate, network = 1e-3, settings.network
+    rate = 1e-3
+    network: str = settings.network
     if settings.lm.lm:
         network = f"small {LANGUAGE}" if agent.lm.small else LANGUAGE
         if not agent.lm.small:
