@@ -3,23 +3,7 @@
 from typing import Any, Final, NamedTuple
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import (
-    BALL,
-    BOX,
-    CLOSED,
-    DOOR,
-    EMPTY,
-    FLOOR,
-    FORWARD,
-    GOAL,
-    KEY,
-    LEFT,
-    LOCKED,
-    OPEN,
-    RIGHT,
-    TOGGLE,
-    WALL,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.missions import is_tracked, refers
 from bkrl.envs.babyai.state import MARGIN, MEMBER_MASK, ahead, cell_at, color_of, is_target, kind_of, state_of
 
@@ -98,13 +82,13 @@ def has_seen(mind: Any, at: int) -> bool:
 @helper
 def can_carry(kind: int) -> bool:
     """Whether an object can be picked up."""
-    return kind in (KEY, BALL, BOX)
+    return kind in (c.KEY, c.BALL, c.BOX)
 
 
 @helper
 def opens(carried: int, door: int) -> bool:
     """Whether what is carried is the key of a door."""
-    return kind_of(carried) == KEY and color_of(carried) == color_of(door)
+    return kind_of(carried) == c.KEY and color_of(carried) == color_of(door)
 
 
 @helper
@@ -119,14 +103,14 @@ def survey(mind: Any, fixed: bool, shut: bool) -> None:
             kind, terrain = kind_of(cell), WALLED
             if not has_seen(mind, at):
                 terrain = UNSEEN
-            elif kind in (EMPTY, FLOOR) or (kind == DOOR and state_of(cell) == OPEN):
+            elif kind in (c.EMPTY, c.FLOOR) or (kind == c.DOOR and state_of(cell) == c.OPEN):
                 terrain = FREE
-            elif kind == DOOR and not shut:
-                terrain = SHUT if state_of(cell) == CLOSED or opens(carried, cell) else BARRED
+            elif kind == c.DOOR and not shut:
+                terrain = SHUT if state_of(cell) == c.CLOSED or opens(carried, cell) else BARRED
                 locked += terrain == BARRED
             elif can_carry(kind):
                 terrain = WALLED if fixed else BLOCKED
-                if kind == KEY and not fixed:
+                if kind == c.KEY and not fixed:
                     keys |= 1 << color_of(cell)
             mind.terrain[at] = terrain
     if locked:
@@ -158,7 +142,7 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
     """Whether a seen cell is one of those to be marked."""
     cell = cell_at(mind.grid, at)
     kind = kind_of(cell)
-    if kind == WALL:  # to minigrid, one is a grey object too
+    if kind == c.WALL:  # to minigrid, one is a grey object too
         return False
     if what == PLACES:
         return is_tracked(cell, which)
@@ -166,30 +150,30 @@ def is_meant(mind: Any, at: int, what: int, which: int) -> bool:
         return can_carry(kind) and refers(cell, which)
     if what == READY_DOORS:
         carried: Any = mind.env.carrying
-        return refers(cell, which) and kind == DOOR and (state_of(cell) != LOCKED or opens(carried, cell))
+        return refers(cell, which) and kind == c.DOOR and (state_of(cell) != c.LOCKED or opens(carried, cell))
     if what == BARRED_DOORS:
         return refers(cell, which) and mind.terrain[at] == BARRED
     if what in (BESIDE, OCCUPIED):
-        if kind == EMPTY if what == BESIDE else can_carry(kind):
+        if kind == c.EMPTY if what == BESIDE else can_carry(kind):
             for side in range(4):
                 beside = at + ahead(side, mind.stride)
                 near = cell_at(mind.grid, beside)
-                if has_seen(mind, beside) and refers(near, which) and kind_of(near) != WALL:
+                if has_seen(mind, beside) and refers(near, which) and kind_of(near) != c.WALL:
                     return True
         return False
     if what == KEYS:
-        return kind == KEY and color_of(cell) == which
+        return kind == c.KEY and color_of(cell) == which
     if what == BOXES:
-        return kind == BOX and cell & MEMBER_MASK == 0
+        return kind == c.BOX and cell & MEMBER_MASK == 0
     if what == GOALS:
-        return kind == GOAL
+        return kind == c.GOAL
     if what == TARGETS:
         return can_carry(kind) and is_target(mind.env, cell, which)
     if what in (STANDS, NEAR):
-        return kind == EMPTY and touches(mind, at, which, what == NEAR)
+        return kind == c.EMPTY and touches(mind, at, which, what == NEAR)
     if what == DOORS:
-        return kind == DOOR and color_of(cell) == which
-    if what == UNKNOWN or kind != EMPTY or (which < 2 and mind.avoid[at]):
+        return kind == c.DOOR and color_of(cell) == which
+    if what == UNKNOWN or kind != c.EMPTY or (which < 2 and mind.avoid[at]):
         return False
     return which > 0 or keeps_ways_open(mind, at)
 
@@ -257,19 +241,19 @@ def approach(mind: Any) -> tuple[int, int]:
         front = at + ahead(heading, mind.stride)
         if mind.wanted[front]:
             return front * 8 + first[state], steps
-        for action in (FORWARD, TOGGLE, LEFT, RIGHT):
-            if action == FORWARD:
+        for action in (c.FORWARD, c.TOGGLE, c.LEFT, c.RIGHT):
+            if action == c.FORWARD:
                 if mind.terrain[front] != FREE and not opened:
                     continue
                 to = 8 * front + 2 * heading
             elif opened:
                 break
-            elif action == TOGGLE:
+            elif action == c.TOGGLE:
                 if mind.terrain[front] != SHUT:
                     continue
                 to = state | 1
             else:
-                to = 8 * at + 2 * ((heading + (1 if action == RIGHT else 3)) % 4)
+                to = 8 * at + 2 * ((heading + (1 if action == c.RIGHT else 3)) % 4)
             if first[to] == 255:
                 first[to] = action if head == 1 else first[state]
                 states[tail] = to
@@ -326,7 +310,7 @@ def follow_back(mind: Any, start: int, end: int) -> tuple[int, int]:
         terrain, cell = mind.terrain[at], cell_at(mind.grid, at)
         if terrain in (BLOCKED, BARRED):
             obstacle = at
-        if terrain == SHUT and state_of(cell) == LOCKED:
+        if terrain == SHUT and state_of(cell) == c.LOCKED:
             door = at
         at = mind.parent[at]
     return obstacle, door

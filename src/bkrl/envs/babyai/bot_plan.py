@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper, kernel
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.bot_paths import (
     BARRED,
     BARRED_DOORS,
@@ -42,30 +43,6 @@ from bkrl.envs.babyai.bot_paths import (
     survey,
     touches,
     way,
-)
-from bkrl.envs.babyai.constants import (
-    AGENT_X,
-    AGENT_Y,
-    BLUE,
-    DONE,
-    DROP,
-    EMPTY,
-    FORWARD,
-    GO_BESIDE,
-    GO_TO,
-    LEFT,
-    NO_TASK,
-    OPEN_DOOR,
-    PICK_UP,
-    PICKUP,
-    PUT_NEAR,
-    PUT_NEXT,
-    RED,
-    RED_THEN_BLUE,
-    RIGHT,
-    TOGGLE,
-    UNSEEN,
-    VIEW,
 )
 from bkrl.envs.babyai.missions import refers
 from bkrl.envs.babyai.state import FIRST, NOTHING_CARRIED, SECOND, ahead, cell_at, color_of, kind_of
@@ -128,8 +105,8 @@ def act_bots(
         mind = Mind(grids[n], env, seen, stride, terrain, wanted, avoid, spot, parent, queue, later, first, states)
         action = NONE
         if idle[n] < PATIENCE or idle[n] // 16 % 2:
-            action = decide(mind, num_actions <= TOGGLE)
-        if action == NONE or (action > FORWARD and num_actions <= TOGGLE):
+            action = decide(mind, num_actions <= c.TOGGLE)
+        if action == NONE or (action > c.FORWARD and num_actions <= c.TOGGLE):
             action = wander(mind)
         actions[n] = action
 
@@ -139,10 +116,10 @@ def look(env: Any, view: Any, seen: Any, stride: int) -> bool:
     """Remember what is in view; whether any of it is new."""
     forward, right = ahead(env.heading, stride), ahead((env.heading + 1) % 4, stride)
     new = False
-    for x in range(VIEW):
-        for y in range(VIEW):
-            if view[(x * VIEW + y) * 3] != UNSEEN:
-                at = env.agent + forward * (AGENT_Y - y) + right * (x - AGENT_X)
+    for x in range(c.VIEW):
+        for y in range(c.VIEW):
+            if view[(x * c.VIEW + y) * 3] != c.UNSEEN:
+                at = env.agent + forward * (c.AGENT_Y - y) + right * (x - c.AGENT_X)
                 bit = 1 << (at & 7)
                 if not seen[at >> 3] & bit:
                     seen[at >> 3] |= bit
@@ -158,10 +135,10 @@ def wander(mind: Any) -> int:
     draw = (mixed >> np.uint64(40)) % np.uint64(4)
     front = mind.terrain[mind.env.agent + ahead(mind.env.heading, mind.stride)]
     if draw >= 2 and front == FREE:
-        return FORWARD
+        return c.FORWARD
     if draw >= 2 and front == SHUT:
-        return TOGGLE
-    return LEFT if draw % 2 else RIGHT
+        return c.TOGGLE
+    return c.LEFT if draw % 2 else c.RIGHT
 
 
 @helper
@@ -170,18 +147,18 @@ def decide(mind: Any, moves_only: bool) -> int:
     env = mind.env
     mind.avoid[:] = 0
     clause = 2 if env.in_sequence and env.first_clause_done else 0
-    own = env.task[0] > PUT_NEXT  # picking up another object, or toggling, can fail these
+    own = env.task[0] > c.PUT_NEXT  # picking up another object, or toggling, can fail these
     fixed = shut = moves_only or own
     for task in (clause, clause + 1):
         if (env.strict >> task) & 1 and not (env.done >> task) & 1:
-            fixed = fixed or env.task[task] in (PICK_UP, PUT_NEXT)
-            shut = shut or env.task[task] == OPEN_DOOR
+            fixed = fixed or env.task[task] in (c.PICK_UP, c.PUT_NEXT)
+            shut = shut or env.task[task] == c.OPEN_DOOR
     survey(mind, fixed, shut)
     if own:
         action = attempt_own(mind)
-        return action if action != NONE else pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
-    if env.task[0] == NO_TASK and mark(mind, GOALS, 0):
-        action = pursue(mind, GOALS, 0, FORWARD, NONE, 0)
+        return action if action != NONE else pursue(mind, UNKNOWN, 0, c.FORWARD, NONE, 0)
+    if env.task[0] == c.NO_TASK and mark(mind, GOALS, 0):
+        action = pursue(mind, GOALS, 0, c.FORWARD, NONE, 0)
         if action != NONE:
             return action
     for certain in (True, False):
@@ -190,8 +167,8 @@ def decide(mind: Any, moves_only: bool) -> int:
                 action = attempt(mind, task, certain)
                 if action != NONE:
                     return action
-    action = pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
-    return action if action != NONE else pursue(mind, BOXES, 0, TOGGLE, NONE, 0)
+    action = pursue(mind, UNKNOWN, 0, c.FORWARD, NONE, 0)
+    return action if action != NONE else pursue(mind, BOXES, 0, c.TOGGLE, NONE, 0)
 
 
 @helper
@@ -203,19 +180,19 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
     env, kind, which = mind.env, mind.env.task[task], 2 * task
     carried: Any = env.carrying
     carries_it = carried != NOTHING_CARRIED and refers(carried, which)
-    if kind == GO_TO:
+    if kind == c.GO_TO:
         action = pursue(mind, PLACES, which, STAY, NONE, 0)
         return lay_down(mind, 0) if action == NONE and carries_it else action
-    if kind == OPEN_DOOR:
-        action = pursue(mind, READY_DOORS, which, TOGGLE, NONE, 0)
+    if kind == c.OPEN_DOOR:
+        action = pursue(mind, READY_DOORS, which, c.TOGGLE, NONE, 0)
         if action == NONE and mark(mind, BARRED_DOORS, which):
             door = nearest(mind)
             if door != _NOWHERE:
                 action = fetch(mind, KEYS, color_of(cell_at(mind.grid, door)), CELL, door)
         return action
-    if kind == PICK_UP:
+    if kind == c.PICK_UP:
         return lay_down(mind, 2) if carries_it else fetch(mind, OBJECTS, which, NONE, 0)
-    if kind == PUT_NEXT:
+    if kind == c.PUT_NEXT:
         if not mark(mind, BESIDE, which + 1):
             if mark(mind, OCCUPIED, which + 1):
                 return fetch(mind, OCCUPIED, which + 1, NONE, 0)
@@ -223,8 +200,8 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
                 return NONE
         mind.avoid[:] = mind.wanted
         if carries_it:
-            action = pursue(mind, BESIDE, which + 1, DROP, NONE, 0)
-            return action if action != NONE else pursue(mind, UNKNOWN, 0, FORWARD, NONE, 0)
+            action = pursue(mind, BESIDE, which + 1, c.DROP, NONE, 0)
+            return action if action != NONE else pursue(mind, UNKNOWN, 0, c.FORWARD, NONE, 0)
         return fetch(mind, OBJECTS, which, BESIDE, which + 1)
     return NONE
 
@@ -233,15 +210,15 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
 def attempt_own(mind: Any) -> int:
     """The next action for a task of minigrid's own; NONE where something that it needs has to be found first."""
     env, task = mind.env, mind.env.task[0]
-    if task == RED_THEN_BLUE:
-        return pursue(mind, DOORS, BLUE if env.done else RED, TOGGLE, NONE, 0)
-    if task == GO_BESIDE:
+    if task == c.RED_THEN_BLUE:
+        return pursue(mind, DOORS, c.BLUE if env.done else c.RED, c.TOGGLE, NONE, 0)
+    if task == c.GO_BESIDE:
         if touches(mind, env.agent, FIRST, False):
-            return DONE
-        return pursue(mind, STANDS, FIRST, FORWARD, NONE, 0)
-    if task == PUT_NEAR and env.carrying != NOTHING_CARRIED:
-        return pursue(mind, NEAR, SECOND, DROP, NONE, 0)
-    return pursue(mind, TARGETS, FIRST, PICKUP, NONE, 0)
+            return c.DONE
+        return pursue(mind, STANDS, FIRST, c.FORWARD, NONE, 0)
+    if task == c.PUT_NEAR and env.carrying != NOTHING_CARRIED:
+        return pursue(mind, NEAR, SECOND, c.DROP, NONE, 0)
+    return pursue(mind, TARGETS, FIRST, c.PICKUP, NONE, 0)
 
 
 @helper
@@ -258,12 +235,12 @@ def fetch(mind: Any, what: int, which: int, to: int, to_which: int) -> int:
                 mark(mind, UNKNOWN, 0)
             _, door = way(mind, cargo)
         if door:
-            action = pursue(mind, CELL, door, TOGGLE, NONE, 0)
+            action = pursue(mind, CELL, door, c.TOGGLE, NONE, 0)
             if action != NONE:
                 return action
         elif obstacle != NO_WAY:
             return lay_down(mind, 0)
-    return pursue(mind, what, which, PICKUP, to, to_which)
+    return pursue(mind, what, which, c.PICKUP, to, to_which)
 
 
 @helper
@@ -312,7 +289,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
             return deed if deed != STAY else stay(mind)
         if mind.env.carrying != NOTHING_CARRIED:
             return lay_down(mind, 0)
-        deed = PICKUP
+        deed = c.PICKUP
         if mind.terrain[obstacle] == BLOCKED:
             what, which, to = CELL, obstacle, NONE
         else:
@@ -324,7 +301,7 @@ def pursue(mind: Any, what: int, which: int, deed: int, to: int, to_which: int) 
 def stay(mind: Any) -> int:
     """An action that changes nothing, one of the first four."""
     front = mind.env.agent + ahead(mind.env.heading, mind.stride)
-    return PICKUP if mind.terrain[front] in (FREE, SHUT, BARRED) else FORWARD
+    return c.PICKUP if mind.terrain[front] in (FREE, SHUT, BARRED) else c.FORWARD
 
 
 @helper
@@ -334,10 +311,10 @@ def lay_down(mind: Any, least: int) -> int:
     A kind counts as `_SCRUPLE` actions nearer than the next: something in the way may have to be moved once more. Once
     a place is chosen it stays the same: what is off the path depends on where the bot stands.
     """
-    if mind.spot[0] and kind_of(cell_at(mind.grid, mind.spot[0])) == EMPTY and mark(mind, CELL, mind.spot[0]):
+    if mind.spot[0] and kind_of(cell_at(mind.grid, mind.spot[0])) == c.EMPTY and mark(mind, CELL, mind.spot[0]):
         found, _ = approach(mind)
         if found != NONE:
-            return DROP if found & 7 == HERE else found & 7
+            return c.DROP if found & 7 == HERE else found & 7
     best, least_cost = NONE, 0
     for scruples in range(least, 3):
         if mark(mind, SPOTS, scruples) and (best == NONE or least_cost > _SCRUPLE * scruples):
@@ -347,4 +324,4 @@ def lay_down(mind: Any, least: int) -> int:
     if best == NONE:
         return NONE
     mind.spot[0] = best >> 3
-    return DROP if best & 7 == HERE else best & 7
+    return c.DROP if best & 7 == HERE else best & 7

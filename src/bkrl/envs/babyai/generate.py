@@ -9,22 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai import recipes
-from bkrl.envs.babyai.constants import (
-    ANY,
-    BALL,
-    BLUE,
-    BOX,
-    DOOR,
-    GO_TO,
-    GREY,
-    NO_TASK,
-    OPEN,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
-    RED,
-)
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
 from bkrl.envs.babyai.recipes import (
     COLOR_ONLY,
@@ -120,12 +106,12 @@ def generate(grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: An
     if level.open_doors:
         for i in range(plan.num_things):
             at = plan.things[i]
-            if kind_of(cell_at(grid, at)) == DOOR:
-                grid[at] = (cell_at(grid, at) & ~(STATE_MASK << STATE_SHIFT)) | OPEN << STATE_SHIFT
+            if kind_of(cell_at(grid, at)) == c.DOOR:
+                grid[at] = (cell_at(grid, at) & ~(STATE_MASK << STATE_SHIFT)) | c.OPEN << STATE_SHIFT
     env.max_steps = level.max_steps
     if level.max_steps == 0:
         for task in range(MAX_TASKS):
-            places = 0 if env.task[task] == NO_TASK else 2 if env.task[task] == PUT_NEXT else 1
+            places = 0 if env.task[task] == c.NO_TASK else 2 if env.task[task] == c.PUT_NEXT else 1
             env.max_steps += places * level.size * level.size * level.columns * level.rows
 
 
@@ -160,7 +146,7 @@ def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, 
     elif op == recipes.DISTRACTORS:
         return add_distractors(grid, env, plan, step, stride)
     elif op == recipes.CONNECT:
-        without = plan.door_color if step.flag and integer_below(env, 2) == 0 else ANY
+        without = plan.door_color if step.flag and integer_below(env, 2) == 0 else c.ANY
         return connect_all(grid, env, plan, without, stride)
     elif op == recipes.OPENING:
         remove_wall(grid, plan, room_of(env, plan, step), step.side, stride)
@@ -169,14 +155,14 @@ def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, 
             return add_locked_room(grid, env, plan, stride)
     elif op == recipes.BLOCK:
         at = plan.things[plan.num_things - 1] - 1
-        add_thing(grid, plan, at, make_cell(BALL, draw_color(env), 0))
+        add_thing(grid, plan, at, make_cell(c.BALL, draw_color(env), 0))
     elif op == recipes.COLORS:
         draw_some(env, step.among, step.num_among, step.number, plan.colors)
     elif op == recipes.DRAW_KIND:
         plan.kind = step.among[integer_below(env, step.num_among)]
     elif op == recipes.PAINT_GREY:
         for i in range(plan.num_things - step.number, plan.num_things):
-            grid[plan.things[i]] = make_cell(kind_of(cell_at(grid, plan.things[i])), GREY, 0)
+            grid[plan.things[i]] = make_cell(kind_of(cell_at(grid, plan.things[i])), c.GREY, 0)
     elif op == recipes.REACHABLE:
         return all_reachable(grid, env.agent, stride)
     elif op == recipes.UNREACHABLE:
@@ -184,7 +170,7 @@ def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, 
     elif op == recipes.NO_RED_OR_BLUE_BALL:
         for i in range(plan.num_things - step.number, plan.num_things):
             cell = cell_at(grid, plan.things[i])
-            if kind_of(cell) == BALL and color_of(cell) in (RED, BLUE):
+            if kind_of(cell) == c.BALL and color_of(cell) in (c.RED, c.BLUE):
                 return False
     elif op == recipes.SENTENCE:
         return draw_sentence(grid, env, plan, mission, level, stride)
@@ -213,7 +199,7 @@ def choose_or_set(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> No
     else:
         order = integer_below(env, 3)
         if order == 0:
-            env.in_sequence, env.task[2] = 0, NO_TASK
+            env.in_sequence, env.task[2] = 0, c.NO_TASK
             env.strict &= 1
         elif order == 2:
             second_first(env, mission)
@@ -232,7 +218,7 @@ def color_said(plan: Any, color: int) -> int:
     """The colour that a step names; ANY stays."""
     if color == SAME:
         return plan.door_color
-    return color if color >= ANY else plan.colors[DRAWN - color]
+    return color if color >= c.ANY else plan.colors[DRAWN - color]
 
 
 @helper
@@ -263,9 +249,9 @@ def add_step_object(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> b
     room = room_of(env, plan, step)
     if step.flag:
         content = step.kind << CONTENT_KIND_SHIFT | plan.door_color << CONTENT_COLOR_SHIFT
-        return add_object(grid, env, plan, room, make_cell(BOX, draw_color(env), 0) | content, stride)
-    kind = draw_kind(env) if step.kind == ANY else plan.kind if step.kind == SAME else step.kind
-    color = draw_color(env) if step.color == ANY else color_said(plan, step.color)
+        return add_object(grid, env, plan, room, make_cell(c.BOX, draw_color(env), 0) | content, stride)
+    kind = draw_kind(env) if step.kind == c.ANY else plan.kind if step.kind == SAME else step.kind
+    color = draw_color(env) if step.color == c.ANY else color_said(plan, step.color)
     return add_object(grid, env, plan, room, make_cell(kind, color, 0), stride)
 
 
@@ -289,15 +275,15 @@ def add_distractors(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> b
 def add_locked_room(grid: Any, env: Any, plan: Any, stride: int) -> bool:
     """`LevelGen.add_locked_room`."""
     while True:
-        plan.locked_room = draw_room(env, plan, ANY, ANY)
+        plan.locked_room = draw_room(env, plan, c.ANY, c.ANY)
         side = integer_below(env, 4)
         if plan.place[plan.locked_room, side] != NOWHERE:
             break
-    add_door(grid, env, plan, plan.locked_room, side, ANY, 1)
+    add_door(grid, env, plan, plan.locked_room, side, c.ANY, 1)
     while True:
-        room = draw_room(env, plan, ANY, ANY)
+        room = draw_room(env, plan, c.ANY, c.ANY)
         if room != plan.locked_room:
-            return add_object(grid, env, plan, room, make_cell(recipes.KEY, plan.door_color, 0), stride)
+            return add_object(grid, env, plan, room, make_cell(c.KEY, plan.door_color, 0), stride)
 
 
 @helper
@@ -324,8 +310,8 @@ def set_task(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> None:
     task, action = 2 * step.clause, step.action
     cell = cell_at(grid, plan.chosen[step.first])
     if action == EITHER:
-        is_door = kind_of(cell) == DOOR
-        action = GO_TO if integer_below(env, 2) == 0 else OPEN_DOOR if is_door else PICK_UP
+        is_door = kind_of(cell) == c.DOOR
+        action = c.GO_TO if integer_below(env, 2) == 0 else c.OPEN_DOOR if is_door else c.PICK_UP
     env.task[task] = action
     env.in_sequence |= step.clause
     env.strict |= (step.flag != 0) << task
@@ -340,7 +326,7 @@ def set_task(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> None:
         mission.color[2 * task] = color_of(cell)
     elif says == PLACE_ONLY:
         mission.place[2 * task] = integer_below(env, 4)
-    if action == PUT_NEXT:
+    if action == c.PUT_NEXT:
         cell = cell_at(grid, plan.chosen[step.second])
         mission.kind[2 * task + 1], mission.color[2 * task + 1] = kind_of(cell), color_of(cell)
 

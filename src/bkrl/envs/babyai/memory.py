@@ -10,29 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper, kernel
-from bkrl.envs.babyai.constants import (
-    AGENT_X,
-    AGENT_Y,
-    BALL,
-    BOX,
-    DOOR,
-    DROP,
-    EMPTY,
-    FLOOR,
-    FORWARD,
-    GOAL,
-    KEY,
-    LAVA,
-    LEFT,
-    LOCKED,
-    OPEN,
-    PICKUP,
-    RIGHT,
-    TOGGLE,
-    UNSEEN,
-    VIEW,
-    WALL,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.state import KIND_MASK, STATE_MASK, STATE_SHIFT
 from bkrl.envs.memory import count
 
@@ -86,15 +64,15 @@ class RoomMemory:
 def never_counted(grids: NDArray[np.uint32]) -> tuple[str, ...]:
     """The fields that nothing in these layouts, cells (..., H, W), can fill; a box may hold anything."""
     kinds, states = grids & KIND_MASK, grids >> STATE_SHIFT & STATE_MASK
-    doors, boxes = kinds == DOOR, bool((kinds == BOX).any())
+    doors, boxes = kinds == c.DOOR, bool((kinds == c.BOX).any())
     there = {
         "doors_opened": doors.any(),
-        "doors_unlocked": (doors & (states == LOCKED)).any(),
-        "keys_picked_up": boxes or (kinds == KEY).any(),
-        "balls_picked_up": boxes or (kinds == BALL).any(),
+        "doors_unlocked": (doors & (states == c.LOCKED)).any(),
+        "keys_picked_up": boxes or (kinds == c.KEY).any(),
+        "balls_picked_up": boxes or (kinds == c.BALL).any(),
         "boxes_picked_up": boxes,
         "boxes_opened": boxes,
-        "things_put_down": np.isin(kinds, (KEY, BALL, BOX)).any(),
+        "things_put_down": np.isin(kinds, (c.KEY, c.BALL, c.BOX)).any(),
     }
     return tuple(name for name, can in there.items() if not can)
 
@@ -133,45 +111,48 @@ def _mark(one: Any, place: Any, bit: Any, field: Any) -> None:
 @helper
 def _look(one: Any, view: Any) -> None:
     """All cells in view that are no walls were seen."""
-    for x in range(VIEW):
-        for y in range(VIEW):
-            if view[x, y, 0] != UNSEEN and view[x, y, 0] != WALL:
-                _mark(one, _place(one, AGENT_Y - y, x - AGENT_X), _WAS_SEEN, _SEEN)
+    for x in range(c.VIEW):
+        for y in range(c.VIEW):
+            if view[x, y, 0] != c.UNSEEN and view[x, y, 0] != c.WALL:
+                _mark(one, _place(one, c.AGENT_Y - y, x - c.AGENT_X), _WAS_SEEN, _SEEN)
 
 
 @helper
 def _holds(view: Any) -> bool:
-    return KEY <= view[AGENT_X, AGENT_Y, 0] <= BOX
+    return c.KEY <= view[c.AGENT_X, c.AGENT_Y, 0] <= c.BOX
 
 
 @helper
 def _act(one: Any, was: Any, action: Any, now: Any) -> None:
     """What one action did."""
-    kind, state = was[AGENT_X, AGENT_Y - 1, 0], was[AGENT_X, AGENT_Y - 1, 2]
-    new, new_state = now[AGENT_X, AGENT_Y - 1, 0], now[AGENT_X, AGENT_Y - 1, 2]
-    if action == LEFT:
+    kind, state = was[c.AGENT_X, c.AGENT_Y - 1, 0], was[c.AGENT_X, c.AGENT_Y - 1, 2]
+    new, new_state = now[c.AGENT_X, c.AGENT_Y - 1, 0], now[c.AGENT_X, c.AGENT_Y - 1, 2]
+    if action == c.LEFT:
         one[_HEADING] = (one[_HEADING] + 3) % 4
-    elif action == RIGHT:
+    elif action == c.RIGHT:
         one[_HEADING] = (one[_HEADING] + 1) % 4
-    elif action == FORWARD:
-        if kind in (EMPTY, FLOOR, GOAL, LAVA) or (kind == DOOR and state == OPEN):
+    elif action == c.FORWARD:
+        if kind in (c.EMPTY, c.FLOOR, c.GOAL, c.LAVA) or (kind == c.DOOR and state == c.OPEN):
             place = _place(one, 1, 0)
             one[_X], one[_Y] = place // _SIDE, place % _SIDE
             _mark(one, place, _WAS_VISITED, _VISITED)
-    elif action == PICKUP:
+    elif action == c.PICKUP:
         if _holds(now) and not _holds(was):
-            held, color = np.int64(now[AGENT_X, AGENT_Y, 0]) - KEY, np.int64(now[AGENT_X, AGENT_Y, 1]) % _COLORS
+            held, color = (
+                np.int64(now[c.AGENT_X, c.AGENT_Y, 0]) - c.KEY,
+                np.int64(now[c.AGENT_X, c.AGENT_Y, 1]) % _COLORS,
+            )
             if not one[_HAD + _COLORS * held + color]:
                 one[_HAD + _COLORS * held + color] = 1
                 count(one, _PICKED + held)
-    elif action == DROP:
+    elif action == c.DROP:
         if _holds(was) and not _holds(now):
             count(one, _PUT_DOWN)
-    elif action == TOGGLE:
-        if kind == DOOR and state != OPEN and new == DOOR and new_state == OPEN:
+    elif action == c.TOGGLE:
+        if kind == c.DOOR and state != c.OPEN and new == c.DOOR and new_state == c.OPEN:
             place = _place(one, 1, 0)
             _mark(one, place, _WAS_OPENED, _OPENED)
-            if state == LOCKED:
+            if state == c.LOCKED:
                 _mark(one, place, _WAS_UNLOCKED, _UNLOCKED)
-        elif kind == BOX and new != BOX:
+        elif kind == c.BOX and new != c.BOX:
             count(one, _BOXES_OPENED)

@@ -8,22 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import (
-    BALL,
-    BLUE,
-    CLOSED,
-    DOOR,
-    EMPTY,
-    FETCH,
-    GOAL,
-    GREEN,
-    KEY,
-    LAVA,
-    LOCKED,
-    PUT_NEAR,
-    RED,
-    YELLOW,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.minigrid_levels import DIST_SHIFT, FETCH_WORDINGS
 from bkrl.envs.babyai.pcg64 import integer_below, shuffle
 from bkrl.envs.babyai.rooms import HEADINGS, NOWHERE, draw_color, draw_kind
@@ -42,8 +27,8 @@ from bkrl.envs.babyai.state import (
     make_cell,
 )
 
-GOAL_CELL: Final = GOAL | GREEN << COLOR_SHIFT
-LAVA_CELL: Final = LAVA | RED << COLOR_SHIFT
+GOAL_CELL: Final = c.GOAL | c.GREEN << COLOR_SHIFT
+LAVA_CELL: Final = c.LAVA | c.RED << COLOR_SHIFT
 WORDING: Final = 1
 """Where in `target_kind` of an env's record the number of the mission's wording stands."""
 _TRACKED: Final = 1 << TRACKED_SHIFT
@@ -85,7 +70,7 @@ def find_empty(grid: Any, env: Any, x: int, y: int, width: int, height: int, str
     while True:
         column = between(env, x, x + width)
         at = place_of(column, between(env, y, y + height), stride)
-        if kind_of(cell_at(grid, at)) == EMPTY and at != env.agent:
+        if kind_of(cell_at(grid, at)) == c.EMPTY and at != env.agent:
             return at
 
 
@@ -113,7 +98,7 @@ def draw_hall(grid: Any, env: Any, level: Any, stride: int) -> None:
         start_in(grid, env, 0, 0, width, height, stride)
     for i in range(level.count):
         at = find_empty(grid, env, 0, 0, width, height, stride)
-        grid[at] = make_cell(BALL, BLUE, 0) | 1 << (MEMBER_SHIFT + i)
+        grid[at] = make_cell(c.BALL, c.BLUE, 0) | 1 << (MEMBER_SHIFT + i)
 
 
 @helper
@@ -145,7 +130,7 @@ def draw_crossing(grid: Any, env: Any, level: Any, stride: int) -> None:
     # Where rivers and the outer walls are, in order: columns of the vertical rivers, rows of the horizontal ones.
     limits = np.zeros((2, count + 2), np.int64)
     numbers = np.zeros(2, np.int64)
-    cell = LAVA_CELL if level.kind == LAVA else WALL_CELL
+    cell = LAVA_CELL if level.kind == c.LAVA else WALL_CELL
     for river in range(2 * each):
         flat, at = river // each, 2 + 2 * (river % each)
         for i in range(count):
@@ -180,8 +165,8 @@ def draw_door_key(grid: Any, env: Any, width: int, height: int, stride: int) -> 
     split = between(env, 2, width - 2)
     fill(grid, split, 0, 1, height, WALL_CELL, stride)
     start_in(grid, env, 0, 0, split, height, stride)
-    grid[place_of(split, between(env, 1, height - 2), stride)] = make_cell(DOOR, YELLOW, LOCKED)
-    grid[find_empty(grid, env, 0, 0, split, height, stride)] = make_cell(KEY, YELLOW, 0)
+    grid[place_of(split, between(env, 1, height - 2), stride)] = make_cell(c.DOOR, c.YELLOW, c.LOCKED)
+    grid[find_empty(grid, env, 0, 0, split, height, stride)] = make_cell(c.KEY, c.YELLOW, 0)
 
 
 @helper
@@ -191,12 +176,12 @@ def draw_objects(grid: Any, env: Any, level: Any, stride: int) -> None:
     cells, places = np.zeros(count, np.int64), np.zeros(count, np.int64)
     placed = 0
     while placed < count:
-        kind = draw_kind(env) if task != FETCH else BALL if integer_below(env, 2) else KEY
+        kind = draw_kind(env) if task != c.FETCH else c.BALL if integer_below(env, 2) else c.KEY
         cell = make_cell(kind, draw_color(env), 0)
-        if task != FETCH and cell in cells[:placed]:
+        if task != c.FETCH and cell in cells[:placed]:
             continue
         at = find_empty(grid, env, 0, 0, width, height, stride)
-        while task == PUT_NEAR and near_any(at, places[:placed], stride):
+        while task == c.PUT_NEAR and near_any(at, places[:placed], stride):
             at = find_empty(grid, env, 0, 0, width, height, stride)
         grid[at] = cells[placed] = cell
         places[placed] = at
@@ -204,11 +189,11 @@ def draw_objects(grid: Any, env: Any, level: Any, stride: int) -> None:
     start_in(grid, env, 0, 0, width, height, stride)
     first = integer_below(env, count)
     second = first
-    while task == PUT_NEAR and second == first:
+    while task == c.PUT_NEAR and second == first:
         second = integer_below(env, count)
-    if task == FETCH:
+    if task == c.FETCH:
         env.target_kind[WORDING] = integer_below(env, len(FETCH_WORDINGS))
-    elif task == PUT_NEAR:
+    elif task == c.PUT_NEAR:
         for row in (-stride, 0, stride):
             for column in (-1, 0, 1):
                 grid[places[second] + row + column] |= _TRACKED
@@ -251,11 +236,11 @@ def draw_doors(grid: Any, env: Any, most_columns: int, most_rows: int, stride: i
         color = draw_color(env)
         if color not in colors:
             colors[drawn] = color
-            grid[places[drawn]] = make_cell(DOOR, color, CLOSED)
+            grid[places[drawn]] = make_cell(c.DOOR, color, c.CLOSED)
             drawn += 1
     start_in(grid, env, 0, 0, width, height, stride)
     target = integer_below(env, 4)
-    name_target(env, FIRST, make_cell(DOOR, colors[target], 0))
+    name_target(env, FIRST, make_cell(c.DOOR, colors[target], 0))
     mark_beside(grid, places[target], 0, stride)
 
 
@@ -274,10 +259,10 @@ def draw_memory(grid: Any, env: Any, level: Any, stride: int) -> None:
     grid[place_of(end, middle, stride)] = EMPTY_CELL
     env.agent = place_of(between(env, 1, end + 1), middle, stride)
     shown = integer_below(env, 2)
-    grid[place_of(1, middle - 1, stride)] = make_cell(BALL if shown else KEY, GREEN, 0)
+    grid[place_of(1, middle - 1, stride)] = make_cell(c.BALL if shown else c.KEY, c.GREEN, 0)
     above = 1 - integer_below(env, 2)
-    grid[place_of(end + 1, middle - 2, stride)] = make_cell(BALL if above else KEY, GREEN, 0)
-    grid[place_of(end + 1, middle + 2, stride)] = make_cell(KEY if above else BALL, GREEN, 0)
+    grid[place_of(end + 1, middle - 2, stride)] = make_cell(c.BALL if above else c.KEY, c.GREEN, 0)
+    grid[place_of(end + 1, middle + 2, stride)] = make_cell(c.KEY if above else c.BALL, c.GREEN, 0)
     grid[place_of(end + 1, middle - 1, stride)] |= _TRACKED << (shown != above)
     grid[place_of(end + 1, middle + 1, stride)] |= _TRACKED << (shown == above)
 
@@ -288,5 +273,5 @@ def draw_red_blue_doors(grid: Any, env: Any, size: int, stride: int) -> None:
     left = size // 2
     wall_in(grid, left, 0, size, size, stride)
     start_in(grid, env, left, 0, size, size, stride)
-    for x, color in ((left, RED), (left + size - 1, BLUE)):
-        grid[place_of(x, between(env, 1, size - 1), stride)] = make_cell(DOOR, color, CLOSED)
+    for x, color in ((left, c.RED), (left + size - 1, c.BLUE)):
+        grid[place_of(x, between(env, 1, size - 1), stride)] = make_cell(c.DOOR, color, c.CLOSED)

@@ -9,19 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bkrl.envs.babyai.constants import (
-    AVOID,
-    FETCH,
-    GO_BESIDE,
-    LAVA,
-    MATCH,
-    NO_TASK,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEAR,
-    RED_THEN_BLUE,
-    WALL,
-)
+from bkrl.envs.babyai import constants as c
 
 # Layouts with one room, which `minigrid_halls` draws, and from GRID_OF_ROOMS on those of `minigrid_rooms`.
 (
@@ -74,7 +62,7 @@ class MiniGridLevel:
     height: int
     max_steps: int
     mission: str
-    task: int = NO_TASK
+    task: int = c.NO_TASK
     see_through: bool = False
     count: int = 0
     size: int = 0
@@ -114,9 +102,12 @@ def _single_rooms() -> Iterator[MiniGridLevel]:
         ("16x16", 16, 8, False),
     ):
         name = f"Dynamic-Obstacles-{name}"
-        yield _square(name, HALL, n, 4, _GOAL, task=AVOID, see_through=True, count=count, anywhere=anywhere)
+        yield _square(name, HALL, n, 4, _GOAL, task=c.AVOID, see_through=True, count=count, anywhere=anywhere)
     for n, count in ((9, 1), (9, 2), (9, 3), (11, 5)):
-        for name, kind, mission in (("Lava", LAVA, _THROUGH_LAVA), ("Simple", WALL, f"find the opening and {_GOAL}")):
+        for name, kind, mission in (
+            ("Lava", c.LAVA, _THROUGH_LAVA),
+            ("Simple", c.WALL, f"find the opening and {_GOAL}"),
+        ):
             yield _square(f"{name}CrossingS{n}N{count}", CROSSING, n, 4, mission, count=count, kind=kind)
     for i, row in ((1, 2), (2, 5)):
         yield MiniGridLevel(f"MiniGrid-DistShift{i}-v0", DIST_SHIFT, 9, 7, 252, _GOAL, see_through=True, place=row)
@@ -124,22 +115,22 @@ def _single_rooms() -> Iterator[MiniGridLevel]:
         yield _square(f"LavaGapS{n}", LAVA_GAP, n, 4, _THROUGH_LAVA)
     for n, count in ((5, 2), (6, 2), (8, 3)):
         mission = "{wording} {color} {kind}"
-        yield _square(f"Fetch-{n}x{n}-N{count}", OBJECTS, n, 5, mission, task=FETCH, see_through=True, count=count)
-        yield _square(f"GoToDoor-{n}x{n}", DOORS, n, 4, "go to the {color} door", task=GO_BESIDE, see_through=True)
+        yield _square(f"Fetch-{n}x{n}-N{count}", OBJECTS, n, 5, mission, task=c.FETCH, see_through=True, count=count)
+        yield _square(f"GoToDoor-{n}x{n}", DOORS, n, 4, "go to the {color} door", task=c.GO_BESIDE, see_through=True)
     for n, count in ((6, 2), (8, 3)):
         mission = "go to the {color} {kind}"
-        yield _square(f"GoToObject-{n}x{n}-N2", OBJECTS, n, 5, mission, task=GO_BESIDE, see_through=True, count=2)
+        yield _square(f"GoToObject-{n}x{n}-N2", OBJECTS, n, 5, mission, task=c.GO_BESIDE, see_through=True, count=2)
         name, mission = (
             f"MiniGrid-PutNear-{n}x{n}-N{count}-v0",
             "put the {color} {kind} near the {other_color} {other_kind}",
         )
-        yield MiniGridLevel(name, OBJECTS, n, n, 5 * n, mission, task=PUT_NEAR, see_through=True, count=count)
+        yield MiniGridLevel(name, OBJECTS, n, n, 5 * n, mission, task=c.PUT_NEAR, see_through=True, count=count)
     for n, anywhere in ((7, False), (9, False), (11, False), (13, False), (13, True), (17, True)):
         name, mission = f"MemoryS{n}", "go to the matching object at the end of the hallway"
-        yield _square(name + "Random" * anywhere, MEMORY, n, 5, mission, task=MATCH, anywhere=anywhere)
+        yield _square(name + "Random" * anywhere, MEMORY, n, 5, mission, task=c.MATCH, anywhere=anywhere)
     for n in (6, 8):
         name, mission = f"MiniGrid-RedBlueDoors-{n}x{n}-v0", "open the red door then the blue door"
-        yield MiniGridLevel(name, RED_BLUE_DOORS, 2 * n, n, 20 * n**2, mission, task=RED_THEN_BLUE)
+        yield MiniGridLevel(name, RED_BLUE_DOORS, 2 * n, n, 20 * n**2, mission, task=c.RED_THEN_BLUE)
 
 
 def _several_rooms() -> Iterator[MiniGridLevel]:
@@ -150,11 +141,11 @@ def _several_rooms() -> Iterator[MiniGridLevel]:
     for name, count, size in (("N2-S4-v0", 2, 4), ("N4-S5-v0", 6, 5), ("N4-S5-v1", 4, 5), ("N6-v0", 6, 10)):
         name, mission = f"MiniGrid-MultiRoom-{name}", "traverse the rooms to get to the goal"
         yield MiniGridLevel(name, MULTI_ROOM, 25, 25, 20 * count, mission, count=count, size=size)
-    yield _rooms("Unlock-v0", UNLOCK, 2, 1, 8 * 36, "open the door", task=OPEN_DOOR)
-    yield _rooms("UnlockPickup-v0", UNLOCK, 2, 1, 8 * 36, _PICK_UP, task=PICK_UP)
-    yield _rooms("BlockedUnlockPickup-v0", UNLOCK, 2, 1, 16 * 36, _PICK_UP, task=PICK_UP, blocked=True)
+    yield _rooms("Unlock-v0", UNLOCK, 2, 1, 8 * 36, "open the door", task=c.OPEN_DOOR)
+    yield _rooms("UnlockPickup-v0", UNLOCK, 2, 1, 8 * 36, _PICK_UP, task=c.PICK_UP)
+    yield _rooms("BlockedUnlockPickup-v0", UNLOCK, 2, 1, 16 * 36, _PICK_UP, task=c.PICK_UP, blocked=True)
     for n, rows in ((3, 1), (3, 2), (3, 3), (4, 3), (5, 3), (6, 3)):
-        yield _rooms(f"KeyCorridorS{n}R{rows}-v0", KEY_CORRIDOR, 3, rows, 30 * n**2, _PICK_UP, n, task=PICK_UP)
+        yield _rooms(f"KeyCorridorS{n}R{rows}-v0", KEY_CORRIDOR, 3, rows, 30 * n**2, _PICK_UP, n, task=c.PICK_UP)
     for name, visited, quarters, column, boxed, blocked, versions in (
         ("1Dl", 2, 0, 0, False, False, 1),
         ("1Dlh", 2, 0, 0, True, False, 1),
@@ -169,7 +160,7 @@ def _several_rooms() -> Iterator[MiniGridLevel]:
         columns, rows = (3, 3) if quarters else (2, 1)
         for version in range(versions):
             yield _rooms(
-                f"ObstructedMaze-{name}-v{version}", MAZE, columns, rows, 4 * visited * 36, _PICK_UP, task=PICK_UP,
+                f"ObstructedMaze-{name}-v{version}", MAZE, columns, rows, 4 * visited * 36, _PICK_UP, task=c.PICK_UP,
                 count=quarters, place=column, boxed=boxed, blocked=blocked, keys_last=version > 0,
             )  # fmt: skip
 

@@ -5,21 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import (
-    ANY,
-    BALL,
-    BLUE,
-    BOX,
-    CLOSED,
-    COLORS_AS_DRAWN,
-    DOOR,
-    GREEN,
-    GREY,
-    KEY,
-    LOCKED,
-    OPEN_DOOR,
-    PICK_UP,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.minigrid_halls import (
     GOAL_CELL,
     between,
@@ -57,7 +43,7 @@ from bkrl.envs.babyai.state import (
     make_cell,
 )
 
-_COLORS: Final = np.array(COLORS_AS_DRAWN)
+_COLORS: Final = np.array(c.COLORS_AS_DRAWN)
 _MEANT: Final = 1 << MEMBER_SHIFT | 1 << TRACKED_SHIFT
 _CORNERS: Final = np.array([2, 8, 6, 0])
 """Rooms of a maze in which the ball may lie: top right, bottom right, bottom left, top left."""
@@ -76,13 +62,13 @@ def draw_grid_of_rooms(grid: Any, env: Any, level: Any, stride: int) -> None:
                 fill(grid, column + size, row, 1, size, WALL_CELL, stride)
                 at = place_of(column + size, between(env, row + 1, row + size - short), stride)
                 if doors:
-                    passage = make_cell(DOOR, draw_color(env), CLOSED)
+                    passage = make_cell(c.DOOR, draw_color(env), c.CLOSED)
                 grid[at] = passage
             if row + size < rooms * size:
                 fill(grid, column, row + size, size, 1, WALL_CELL, stride)
                 at = place_of(between(env, column + 1, column + size - short), row + size, stride)
                 if doors:
-                    passage = make_cell(DOOR, draw_color(env), CLOSED)
+                    passage = make_cell(c.DOOR, draw_color(env), c.CLOSED)
                 grid[at] = passage
     start_in(grid, env, 0, 0, width, height, stride)
     if not doors:
@@ -108,11 +94,11 @@ def draw_locked_room(grid: Any, env: Any, width: int, height: int, stride: int) 
     colors = shuffled_colors(env)
     for room in range(6):
         at = place_of(right if room % 2 else left, room // 2 * rows + 3, stride)
-        grid[at] = make_cell(DOOR, colors[room], LOCKED if room == locked else CLOSED)
+        grid[at] = make_cell(c.DOOR, colors[room], c.LOCKED if room == locked else c.CLOSED)
     room = integer_below(env, 6)
     while room == locked:
         room = integer_below(env, 6)
-    key = make_cell(KEY, colors[locked], 0)
+    key = make_cell(c.KEY, colors[locked], 0)
     grid[place_in_side_room(env, room, left, right, rows, stride)] = key
     name_target(env, FIRST, key)
     env.target_color[SECOND] = colors[room]
@@ -147,7 +133,7 @@ def draw_multi_room(grid: Any, env: Any, level: Any, stride: int) -> None:
         if room > 0:
             number = integer_below(env, 6 if before < 0 else 5)
             number += before >= 0 and number >= before
-            grid[place_of(place[4], place[5], stride)] = make_cell(DOOR, _COLORS[number], CLOSED)
+            grid[place_of(place[4], place[5], stride)] = make_cell(c.DOOR, _COLORS[number], c.CLOSED)
             before = number
     start_in(grid, env, rooms[0, 0], rooms[0, 1], rooms[0, 2], rooms[0, 3], stride)
     place = rooms[count - 1]
@@ -253,14 +239,14 @@ def start_in_room(grid: Any, env: Any, plan: Any, room: int, stride: int) -> boo
 @helper
 def draw_unlock(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
     """`UnlockEnv`, `UnlockPickupEnv` and `BlockedUnlockPickupEnv`: a locked door from room 0 to room 1."""
-    if level.task == PICK_UP and not add_target(grid, env, plan, 1, make_cell(BOX, draw_color(env), 0), stride):
+    if level.task == c.PICK_UP and not add_target(grid, env, plan, 1, make_cell(c.BOX, draw_color(env), 0), stride):
         return False
-    add_door(grid, env, plan, 0, 0, ANY, 1)
-    if level.task == OPEN_DOOR:
+    add_door(grid, env, plan, 0, 0, c.ANY, 1)
+    if level.task == c.OPEN_DOOR:
         grid[plan.place[0, 0]] |= _MEANT
     if level.blocked:
-        grid[plan.place[0, 0] - 1] = make_cell(BALL, draw_color(env), 0)
-    key = make_cell(KEY, plan.door_color, 0)
+        grid[plan.place[0, 0] - 1] = make_cell(c.BALL, draw_color(env), 0)
+    key = make_cell(c.KEY, plan.door_color, 0)
     return add_object(grid, env, plan, 0, key, stride) and start_in_room(grid, env, plan, 0, stride)
 
 
@@ -270,13 +256,13 @@ def draw_key_corridor(grid: Any, env: Any, plan: Any, stride: int) -> bool:
     for row in range(1, plan.rows):
         remove_wall(grid, plan, 3 * row + 1, 3, stride)
     room = 3 * integer_below(env, plan.rows) + 2
-    add_door(grid, env, plan, room, 2, ANY, 1)
-    key = make_cell(KEY, plan.door_color, 0)
+    add_door(grid, env, plan, room, 2, c.ANY, 1)
+    key = make_cell(c.KEY, plan.door_color, 0)
     return (
-        add_target(grid, env, plan, room, make_cell(BALL, draw_color(env), 0), stride)
+        add_target(grid, env, plan, room, make_cell(c.BALL, draw_color(env), 0), stride)
         and add_object(grid, env, plan, 3 * integer_below(env, plan.rows), key, stride)
         and start_in_room(grid, env, plan, plan.rows // 2 * 3 + 1, stride)
-        and connect_all(grid, env, plan, ANY, stride)
+        and connect_all(grid, env, plan, c.ANY, stride)
     )
 
 
@@ -288,7 +274,7 @@ def draw_maze(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
     column `place` of the middle row.
     """
     colors = shuffled_colors(env)
-    ball = make_cell(BALL, BLUE, 0)
+    ball = make_cell(c.BALL, c.BLUE, 0)
     if level.count == 0:
         lock(grid, env, plan, 0, 0, colors[0], level.blocked, stride)
         return (
@@ -319,13 +305,13 @@ def lock(grid: Any, env: Any, plan: Any, room: int, side: int, color: int, block
     """A locked door. A ball that blocks it takes the place of whatever is there, as it does in minigrid."""
     add_door(grid, env, plan, room, side, color, 1)
     if blocked:
-        grid[plan.place[room, side] - ahead(side, stride)] = make_cell(BALL, GREEN, 0)
+        grid[plan.place[room, side] - ahead(side, stride)] = make_cell(c.BALL, c.GREEN, 0)
 
 
 @helper
 def add_key(grid: Any, env: Any, plan: Any, room: int, color: int, boxed: bool, stride: int) -> bool:
     """A key, or a box with a key in it."""
-    cell = make_cell(KEY, color, 0)
+    cell = make_cell(c.KEY, color, 0)
     if boxed:
-        cell = make_cell(BOX, GREY, 0) | KEY << CONTENT_KIND_SHIFT | color << CONTENT_COLOR_SHIFT
+        cell = make_cell(c.BOX, c.GREY, 0) | c.KEY << CONTENT_KIND_SHIFT | color << CONTENT_COLOR_SHIFT
     return add_object(grid, env, plan, room, cell, stride)

@@ -8,24 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import (
-    BLUE,
-    DONE,
-    DOOR,
-    DROP,
-    EMPTY,
-    FETCH,
-    FORWARD,
-    GO_BESIDE,
-    GOAL,
-    MATCH,
-    OPEN,
-    PICKUP,
-    PUT_NEAR,
-    RED,
-    RED_THEN_BLUE,
-    TOGGLE,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.missions import CONTINUE, FAILURE, SUCCESS, is_tracked
 from bkrl.envs.babyai.pcg64 import integer_below
 from bkrl.envs.babyai.state import (
@@ -58,27 +41,27 @@ def verify_own(grid: Any, env: Any, action: int, carried_before: int, stride: in
     """
     task, here = env.task[0], cell_at(grid, env.agent)
     front = cell_at(grid, env.agent + ahead(env.heading, stride))
-    if task == FETCH:
+    if task == c.FETCH:
         if env.carrying == NOTHING_CARRIED:
             return CONTINUE
         return SUCCESS if is_target(env, env.carrying, FIRST) else FAILURE
-    if task == GO_BESIDE:
-        if action == DONE:
+    if task == c.GO_BESIDE:
+        if action == c.DONE:
             return SUCCESS if is_tracked(here, 0) else FAILURE
-        return FAILURE if action == TOGGLE else CONTINUE
-    if task == PUT_NEAR:
-        if action == PICKUP and env.carrying != NOTHING_CARRIED:
+        return FAILURE if action == c.TOGGLE else CONTINUE
+    if task == c.PUT_NEAR:
+        if action == c.PICKUP and env.carrying != NOTHING_CARRIED:
             return CONTINUE if is_target(env, env.carrying, FIRST) else FAILURE
-        if action == DROP and carried_before != NOTHING_CARRIED:
+        if action == c.DROP and carried_before != NOTHING_CARRIED:
             return SUCCESS if env.carrying == NOTHING_CARRIED and is_tracked(front, 0) else FAILURE
         return CONTINUE
-    if task == MATCH:
+    if task == c.MATCH:
         return SUCCESS if is_tracked(here, 0) else FAILURE if is_tracked(here, 1) else CONTINUE
-    if task == RED_THEN_BLUE and action == TOGGLE and kind_of(front) == DOOR:
-        is_open = state_of(front) == OPEN
-        if color_of(front) == BLUE and is_open:
+    if task == c.RED_THEN_BLUE and action == c.TOGGLE and kind_of(front) == c.DOOR:
+        is_open = state_of(front) == c.OPEN
+        if color_of(front) == c.BLUE and is_open:
             return SUCCESS if env.done else FAILURE
-        if color_of(front) == RED:
+        if color_of(front) == c.RED:
             env.done = is_open
     return CONTINUE
 
@@ -104,8 +87,8 @@ def move_obstacles(grid: Any, env: Any, action: int, stride: int) -> bool:
         for _ in range(_TRIES):
             x = integer_below(env, 3) - 1
             to = at + x + (integer_below(env, 3) - 1) * stride
-            if kind_of(cell_at(grid, to)) == EMPTY and to != env.agent:
+            if kind_of(cell_at(grid, to)) == c.EMPTY and to != env.agent:
                 put(grid, to, cell_at(grid, at))
                 put(grid, at, EMPTY_CELL)
                 break
-    return action == FORWARD and front not in (EMPTY, GOAL)
+    return action == c.FORWARD and front not in (c.EMPTY, c.GOAL)

@@ -8,19 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from bkrl.envs.babyai.constants import (
-    ANY,
-    BALL,
-    BLUE,
-    BOX,
-    COLORS_AS_DRAWN,
-    GO_TO,
-    KEY,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
-    RED,
-)
+from bkrl.envs.babyai import constants as c
 
 # What a step does.
 (
@@ -66,12 +54,12 @@ class Step(NamedTuple):
     """One step; fields that mean nothing to it are ignored."""
 
     op: int
-    column: int = ANY
-    row: int = ANY
-    side: int = ANY
-    kind: int = ANY
-    color: int = ANY
-    locked: int = ANY
+    column: int = c.ANY
+    row: int = c.ANY
+    side: int = c.ANY
+    kind: int = c.ANY
+    color: int = c.ANY
+    locked: int = c.ANY
     number: int = 0
     skip: int = 0  # things added last that are not counted
     choose: int = 1
@@ -114,7 +102,7 @@ class Recipe:
     open_doors: bool = False
     carrying: bool = False
     unblocking: bool = False
-    actions: tuple[int, ...] = (GO_TO, PICK_UP, OPEN_DOOR, PUT_NEXT)
+    actions: tuple[int, ...] = (c.GO_TO, c.PICK_UP, c.OPEN_DOOR, c.PUT_NEXT)
     forms: tuple[int, ...] = (ACTION, AND, SEQUENCE)
     locations: bool = True
     unlocking: bool = True
@@ -126,26 +114,26 @@ class Recipe:
         if self.max_steps is not None:
             return self.max_steps
         tasks = [step.action for step in self.steps if step.op == TASK]
-        places = sum(2 if action == PUT_NEXT else 1 for action in tasks)
+        places = sum(2 if action == c.PUT_NEXT else 1 for action in tasks)
         if not tasks:
             clauses = {ACTION: 1, AND: 2, SEQUENCE: 4 if self.forms != (ACTION, SEQUENCE) else 2}
-            places = max(clauses[form] for form in self.forms) * (2 if PUT_NEXT in self.actions else 1)
+            places = max(clauses[form] for form in self.forms) * (2 if c.PUT_NEXT in self.actions else 1)
         return places * self.size**2 * self.columns * self.rows
 
 
-def _agent(column: int = ANY, row: int = ANY, outside_locked: bool = False) -> Step:
+def _agent(column: int = c.ANY, row: int = c.ANY, outside_locked: bool = False) -> Step:
     return Step(AGENT, column, row, flag=outside_locked)
 
 
-def _object(column: int, row: int, kind: int = ANY, color: int = ANY) -> Step:
+def _object(column: int, row: int, kind: int = c.ANY, color: int = c.ANY) -> Step:
     return Step(OBJECT, column, row, kind=kind, color=color)
 
 
-def _door(column: int, row: int, side: int = ANY, color: int = ANY, locked: int = ANY) -> Step:
+def _door(column: int, row: int, side: int = c.ANY, color: int = c.ANY, locked: int = c.ANY) -> Step:
     return Step(DOOR, column, row, side, color=color, locked=locked)
 
 
-def _distractors(count: int, column: int = ANY, row: int = ANY, unique: bool = False) -> Step:
+def _distractors(count: int, column: int = c.ANY, row: int = c.ANY, unique: bool = False) -> Step:
     return Step(DISTRACTORS, column, row, number=count, flag=unique)
 
 
@@ -161,7 +149,7 @@ _ANYWHERE: Final = _agent()
 _IN_THE_MIDDLE: Final = _agent(1, 1)
 _THE_FIRST: Final = Step(FIRST)
 _REACHABLE: Final = Step(REACHABLE)
-_RED_BALL: Final = _object(0, 0, BALL, RED)
+_RED_BALL: Final = _object(0, 0, c.BALL, c.RED)
 _FOUR_DOORS: Final = (_door(1, 1),) * 4
 
 
@@ -170,11 +158,11 @@ def _room(family: str, size: int, *steps: Step) -> Recipe:
 
 
 def _red_ball(family: str, *after: Step, count: int = 7) -> Recipe:
-    return _room(family, 8, _ANYWHERE, _RED_BALL, _distractors(count), *after, _REACHABLE, _THE_FIRST, _task(GO_TO))
+    return _room(family, 8, _ANYWHERE, _RED_BALL, _distractors(count), *after, _REACHABLE, _THE_FIRST, _task(c.GO_TO))
 
 
 def _go_to_local(size: int = 8, count: int = 8) -> Recipe:
-    return _room("GoToLocal", size, _ANYWHERE, _distractors(count), _REACHABLE, _choose(count), _task(GO_TO))
+    return _room("GoToLocal", size, _ANYWHERE, _distractors(count), _REACHABLE, _choose(count), _task(c.GO_TO))
 
 
 def _maze(family: str, count: int, action: int, size: int = 8, side: int = 3, open_doors: bool = False) -> Recipe:
@@ -188,8 +176,8 @@ def _locked_room(family: str, each: int, *after: Step, spare_color: bool = False
     return Recipe(
         family,
         (
-            _door(ANY, ANY, locked=1),
-            _object(ANY, ANY, KEY, SAME),
+            _door(c.ANY, c.ANY, locked=1),
+            _object(c.ANY, c.ANY, c.KEY, SAME),
             Step(CONNECT, flag=spare_color),
             Step(DISTRACTORS, number=each, everywhere=1),
             _agent(outside_locked=True),
@@ -201,32 +189,32 @@ def _locked_room(family: str, each: int, *after: Step, spare_color: bool = False
 
 def _open_door(says: int = COLOR_OR_PLACE, strict: bool = False) -> Recipe:
     doors = (_door(1, 1, side, DRAWN - side, 0) for side in range(4))
-    steps = Step(COLORS, number=4, among=COLORS_AS_DRAWN), *doors, _THE_FIRST, _task(OPEN_DOOR, says, flag=strict)
+    steps = Step(COLORS, number=4, among=c.COLORS_AS_DRAWN), *doors, _THE_FIRST, _task(c.OPEN_DOOR, says, flag=strict)
     return Recipe("OpenDoor", (*steps, _IN_THE_MIDDLE))
 
 
 def _two_doors(first: int = DRAWN, second: int = DRAWN - 1, strict: bool = False) -> Recipe:
     steps = (
-        Step(COLORS, number=2, among=COLORS_AS_DRAWN),
+        Step(COLORS, number=2, among=c.COLORS_AS_DRAWN),
         _door(1, 1, 2, first, 0),
         _door(1, 1, 0, second, 0),
         _IN_THE_MIDDLE,
         _THE_FIRST,
         _choose(1),
-        _task(OPEN_DOOR, flag=strict),
-        _task(OPEN_DOOR, clause=1, first=1),
+        _task(c.OPEN_DOOR, flag=strict),
+        _task(c.OPEN_DOOR, clause=1, first=1),
     )
     return Recipe("OpenTwoDoors", steps, 6, max_steps=20 * 36)
 
 
 def _doors_in_order(count: int, strict: bool = False) -> Recipe:
     steps = (
-        Step(COLORS, number=count, among=COLORS_AS_DRAWN),
+        Step(COLORS, number=count, among=c.COLORS_AS_DRAWN),
         *(_door(1, 1, color=DRAWN - i, locked=0) for i in range(count)),
         _IN_THE_MIDDLE,
         _choose(count, 2),
-        _task(OPEN_DOOR, flag=strict),
-        _task(OPEN_DOOR, clause=1, first=1, flag=strict),
+        _task(c.OPEN_DOOR, flag=strict),
+        _task(c.OPEN_DOOR, clause=1, first=1, flag=strict),
         Step(ORDER),
     )
     return Recipe("OpenDoorsOrder", steps, 6, max_steps=20 * 36)
@@ -235,14 +223,14 @@ def _doors_in_order(count: int, strict: bool = False) -> Recipe:
 def _pick_up_among(strict: bool = False) -> Recipe:
     return _room(
         "PickupDist", 7, _distractors(5, unique=True), _agent(0, 0), _choose(5),
-        _task(PICK_UP, KIND_COLOR_OR_BOTH, flag=strict),
+        _task(c.PICK_UP, KIND_COLOR_OR_BOTH, flag=strict),
     )  # fmt: skip
 
 
 def _put_next_local(size: int = 8, count: int = 8) -> Recipe:
     return _room(
         "PutNextLocal", size, _ANYWHERE, _distractors(count, unique=True), _REACHABLE, _choose(count, 2),
-        _task(PUT_NEXT, second=1),
+        _task(c.PUT_NEXT, second=1),
     )  # fmt: skip
 
 
@@ -252,52 +240,52 @@ def _two_halves(count: int) -> tuple[Step, ...]:
 
 
 def _put_next(size: int, count: int, carrying: bool = False) -> Recipe:
-    steps = *_two_halves(count), _choose(count, skip=count), _choose(count), Step(SWAP), _task(PUT_NEXT, second=1)
+    steps = *_two_halves(count), _choose(count, skip=count), _choose(count), Step(SWAP), _task(c.PUT_NEXT, second=1)
     return Recipe("PutNext", steps, size, 2, 1, 8 * size**2, carrying=carrying)
 
 
 def _two_across(size: int, count: int) -> Recipe:
-    tasks = _task(PUT_NEXT, first=0, second=2), _task(PUT_NEXT, clause=1, first=3, second=1)
+    tasks = _task(c.PUT_NEXT, first=0, second=2), _task(c.PUT_NEXT, clause=1, first=3, second=1)
     steps = *_two_halves(count), _choose(count, 2, skip=count), _choose(count, 2), *tasks
     return Recipe("MoveTwoAcross", steps, size, 2, 1, 16 * size**2)
 
 
 def _unlock_local(*distractors: Step) -> Recipe:
-    steps = _door(1, 1, locked=1), _object(1, 1, KEY, SAME), *distractors, _IN_THE_MIDDLE, _THE_FIRST
-    return Recipe("UnlockLocal", (*steps, _task(OPEN_DOOR, KIND_ONLY)))
+    steps = _door(1, 1, locked=1), _object(1, 1, c.KEY, SAME), *distractors, _IN_THE_MIDDLE, _THE_FIRST
+    return Recipe("UnlockLocal", (*steps, _task(c.OPEN_DOOR, KIND_ONLY)))
 
 
 def _unlock_pickup(*distractors: Step) -> Recipe:
-    door = _door(0, 0, 0, locked=1), _object(0, 0, KEY, SAME)
-    steps = _object(1, 0, BOX), *door, *distractors, _agent(0, 0), _THE_FIRST, _task(PICK_UP)
+    door = _door(0, 0, 0, locked=1), _object(0, 0, c.KEY, SAME)
+    steps = _object(1, 0, c.BOX), *door, *distractors, _agent(0, 0), _THE_FIRST, _task(c.PICK_UP)
     return Recipe("UnlockPickup", steps, 6, 2, 1)
 
 
 _BLOCKED_UNLOCK_PICKUP: Final = Recipe(
     "BlockedUnlockPickup",
     (
-        _object(1, 0, BOX),
+        _object(1, 0, c.BOX),
         _door(0, 0, 0, locked=1),
         Step(BLOCK),
-        _object(0, 0, KEY, SAME),
+        _object(0, 0, c.KEY, SAME),
         _agent(0, 0),
         _THE_FIRST,
-        _task(PICK_UP, KIND_ONLY),
+        _task(c.PICK_UP, KIND_ONLY),
     ),
     6, 2, 1, 16 * 36,
 )  # fmt: skip
 _UNLOCK_TO_UNLOCK: Final = Recipe(
     "UnlockToUnlock",
     (
-        Step(COLORS, number=2, among=COLORS_AS_DRAWN),
+        Step(COLORS, number=2, among=c.COLORS_AS_DRAWN),
         _door(0, 0, 0, DRAWN, 1),
-        _object(2, 0, KEY, DRAWN),
+        _object(2, 0, c.KEY, DRAWN),
         _door(1, 0, 0, DRAWN - 1, 1),
-        _object(1, 0, KEY, DRAWN - 1),
-        _object(0, 0, BALL),
+        _object(1, 0, c.KEY, DRAWN - 1),
+        _object(0, 0, c.BALL),
         _agent(1, 0),
         _choose(1),
-        _task(PICK_UP, KIND_ONLY),
+        _task(c.PICK_UP, KIND_ONLY),
     ),
     6, 3, 1, 30 * 36,
 )  # fmt: skip
@@ -305,10 +293,10 @@ _KEY_IN_BOX: Final = Recipe(
     "KeyInBox",
     (
         _door(1, 1, locked=1),
-        Step(OBJECT, 1, 1, kind=KEY, flag=1),
+        Step(OBJECT, 1, 1, kind=c.KEY, flag=1),
         _IN_THE_MIDDLE,
         _THE_FIRST,
-        _task(OPEN_DOOR, KIND_ONLY),
+        _task(c.OPEN_DOOR, KIND_ONLY),
     ),
 )
 _ACTION_OBJ_DOOR: Final = Recipe(
@@ -318,33 +306,33 @@ _ACTION_OBJ_DOOR: Final = Recipe(
 )
 _PICKUP_ABOVE: Final = Recipe(
     "PickupAbove",
-    (_object(1, 0), _door(1, 1, 3, locked=0), _IN_THE_MIDDLE, Step(CONNECT), _THE_FIRST, _task(PICK_UP)),
+    (_object(1, 0), _door(1, 1, 3, locked=0), _IN_THE_MIDDLE, Step(CONNECT), _THE_FIRST, _task(c.PICK_UP)),
     6,
     max_steps=8 * 36,
 )
 
 
 def _find_object(size: int) -> Recipe:
-    steps = _object(ANY, ANY), _IN_THE_MIDDLE, Step(CONNECT), _THE_FIRST, _task(PICK_UP, KIND_ONLY)
+    steps = _object(c.ANY, c.ANY), _IN_THE_MIDDLE, Step(CONNECT), _THE_FIRST, _task(c.PICK_UP, KIND_ONLY)
     return Recipe("FindObjS5", steps, size, max_steps=20 * size**2)
 
 
 def _key_corridor(size: int = 6, rows: int = 3) -> Recipe:
     steps = (
         *(Step(OPENING, 1, row, 3) for row in range(1, rows)),
-        _door(2, ANY, 2, locked=1),
-        _object(SAME, SAME, BALL),
+        _door(2, c.ANY, 2, locked=1),
+        _object(SAME, SAME, c.BALL),
         _choose(1),
-        _object(0, ANY, KEY, SAME),
+        _object(0, c.ANY, c.KEY, SAME),
         _agent(1, rows // 2),
         Step(CONNECT),
-        _task(PICK_UP, KIND_ONLY),
+        _task(c.PICK_UP, KIND_ONLY),
     )
     return Recipe("KeyCorridor", steps, size, 3, rows, 30 * size**2)
 
 
 def _one_room(size: int) -> Recipe:
-    return _room("OneRoomS8", size, _object(0, 0, BALL), _ANYWHERE, _THE_FIRST, _task(PICK_UP, KIND_ONLY))
+    return _room("OneRoomS8", size, _object(0, 0, c.BALL), _ANYWHERE, _THE_FIRST, _task(c.PICK_UP, KIND_ONLY))
 
 
 def _generated(
@@ -359,7 +347,7 @@ def _generated(
 
 
 def _go_to_seq(**sizes: Any) -> Recipe:
-    return _generated("GoToSeq", unblocking=False, actions=(GO_TO,), locations=False, locked_chance=0.0, **sizes)
+    return _generated("GoToSeq", unblocking=False, actions=(c.GO_TO,), locations=False, locked_chance=0.0, **sizes)
 
 
 def _synth(**sizes: Any) -> Recipe:
@@ -371,7 +359,7 @@ _NAMED: Final[Mapping[str, Recipe]] = {
     "GoToRedBall": _red_ball("GoToRedBall"),
     "GoToRedBallNoDists": _red_ball("GoToRedBallNoDists", count=0),
     **{
-        f"GoToObj{suffix}": _room("GoToObj", size, _ANYWHERE, _distractors(1), _THE_FIRST, _task(GO_TO))
+        f"GoToObj{suffix}": _room("GoToObj", size, _ANYWHERE, _distractors(1), _THE_FIRST, _task(c.GO_TO))
         for suffix, size in (("", 8), ("S4", 4), ("S6-v1", 6))
     },
     "GoToLocal": _go_to_local(),
@@ -380,52 +368,53 @@ _NAMED: Final[Mapping[str, Recipe]] = {
         for size, counts in ((5, (2,)), (6, (2, 3, 4)), (7, (4, 5)), (8, (2, 3, 4, 5, 6, 7)))
         for count in counts
     },
-    "GoTo": _maze("GoTo", 18, GO_TO),
-    "GoToOpen": _maze("GoTo", 18, GO_TO, open_doors=True),
-    "GoToObjMaze": _maze("GoTo", 1, GO_TO),
-    "GoToObjMazeOpen": _maze("GoTo", 1, GO_TO, open_doors=True),
-    "GoToObjMazeS4R2": _maze("GoTo", 1, GO_TO, 4, 2),
-    **{f"GoToObjMazeS{size}": _maze("GoTo", 1, GO_TO, size) for size in (4, 5, 6, 7)},
+    "GoTo": _maze("GoTo", 18, c.GO_TO),
+    "GoToOpen": _maze("GoTo", 18, c.GO_TO, open_doors=True),
+    "GoToObjMaze": _maze("GoTo", 1, c.GO_TO),
+    "GoToObjMazeOpen": _maze("GoTo", 1, c.GO_TO, open_doors=True),
+    "GoToObjMazeS4R2": _maze("GoTo", 1, c.GO_TO, 4, 2),
+    **{f"GoToObjMazeS{size}": _maze("GoTo", 1, c.GO_TO, size) for size in (4, 5, 6, 7)},
     "GoToImpUnlock": _locked_room(
-        "GoToImpUnlock", 2, Step(DISTRACTORS, SAME, SAME, number=1), _choose(1), _task(GO_TO)
+        "GoToImpUnlock", 2, Step(DISTRACTORS, SAME, SAME, number=1), _choose(1), _task(c.GO_TO)
     ),
     "GoToSeq": _go_to_seq(),
     "GoToSeqS5R2": _go_to_seq(size=5, columns=2, rows=2, count=4),
     "GoToRedBlueBall": _room(
         "GoToRedBlueBall", 8, _ANYWHERE, _distractors(7), Step(NO_RED_OR_BLUE_BALL, number=7),
-        Step(COLORS, number=1, among=(RED, BLUE)), _object(0, 0, BALL, DRAWN), _REACHABLE, _choose(1), _task(GO_TO),
+        Step(COLORS, number=1, among=(c.RED, c.BLUE)), _object(0, 0, c.BALL, DRAWN), _REACHABLE, _choose(1),
+        _task(c.GO_TO),
     ),
-    "GoToDoor": Recipe("GoToDoor", (*_FOUR_DOORS, _IN_THE_MIDDLE, _choose(4), _task(GO_TO)), 7),
+    "GoToDoor": Recipe("GoToDoor", (*_FOUR_DOORS, _IN_THE_MIDDLE, _choose(4), _task(c.GO_TO)), 7),
     "GoToObjDoor": Recipe(
         "GoToObjDoor",
-        (_IN_THE_MIDDLE, _distractors(8, 1, 1), *_FOUR_DOORS, _REACHABLE, _choose(12), _task(GO_TO)),
+        (_IN_THE_MIDDLE, _distractors(8, 1, 1), *_FOUR_DOORS, _REACHABLE, _choose(12), _task(c.GO_TO)),
     ),
     "Open": Recipe(
         "Open",
-        (_ANYWHERE, Step(CONNECT), _distractors(18), _REACHABLE, Step(CHOOSE_DOOR), _task(OPEN_DOOR)),
+        (_ANYWHERE, Step(CONNECT), _distractors(18), _REACHABLE, Step(CHOOSE_DOOR), _task(c.OPEN_DOOR)),
     ),
     "OpenRedDoor": Recipe(
-        "OpenRedDoor", (_door(0, 0, 0, RED, 0), _agent(0, 0), _THE_FIRST, _task(OPEN_DOOR)), 5, 2, 1
+        "OpenRedDoor", (_door(0, 0, 0, c.RED, 0), _agent(0, 0), _THE_FIRST, _task(c.OPEN_DOOR)), 5, 2, 1
     ),
     "OpenDoor": _open_door(),
     "OpenDoorDebug": _open_door(strict=True),
     "OpenDoorColor": _open_door(KIND_AND_COLOR),
     "OpenDoorLoc": _open_door(PLACE_ONLY),
     "OpenTwoDoors": _two_doors(),
-    "OpenRedBlueDoors": _two_doors(RED, BLUE),
-    "OpenRedBlueDoorsDebug": _two_doors(RED, BLUE, strict=True),
+    "OpenRedBlueDoors": _two_doors(c.RED, c.BLUE),
+    "OpenRedBlueDoorsDebug": _two_doors(c.RED, c.BLUE, strict=True),
     **{
         f"OpenDoorsOrderN{count}{'Debug' if strict else ''}": _doors_in_order(count, strict)
         for strict in (False, True)
         for count in (2, 4)
     },
-    "Pickup": _maze("Pickup", 18, PICK_UP),
+    "Pickup": _maze("Pickup", 18, c.PICK_UP),
     "UnblockPickup": Recipe(
         "UnblockPickup",
-        (_ANYWHERE, Step(CONNECT), _distractors(20), Step(UNREACHABLE), _choose(20), _task(PICK_UP)),
+        (_ANYWHERE, Step(CONNECT), _distractors(20), Step(UNREACHABLE), _choose(20), _task(c.PICK_UP)),
     ),
     "PickupLoc": _generated(
-        "PickupLoc", 8, 1, 1, 8, unblocking=False, actions=(PICK_UP,), forms=(ACTION,), locked_chance=0.0
+        "PickupLoc", 8, 1, 1, 8, unblocking=False, actions=(c.PICK_UP,), forms=(ACTION,), locked_chance=0.0
     ),
     "PickupDist": _pick_up_among(),
     "PickupDistDebug": _pick_up_among(strict=True),
@@ -438,7 +427,7 @@ _NAMED: Final[Mapping[str, Recipe]] = {
         f"PutNextS{size}N{count}Carrying": _put_next(size, count, carrying=True)
         for size, count in ((5, 2), (6, 3), (7, 4))
     },
-    "Unlock": _locked_room("Unlock", 3, _THE_FIRST, _task(OPEN_DOOR), spare_color=True),
+    "Unlock": _locked_room("Unlock", 3, _THE_FIRST, _task(c.OPEN_DOOR), spare_color=True),
     "UnlockLocal": _unlock_local(),
     "UnlockLocalDist": _unlock_local(_distractors(3, 1, 1, unique=True)),
     "KeyInBox": _KEY_IN_BOX,

@@ -6,26 +6,7 @@ Source: `MiniGridEnv.step` and `minigrid.core.world_object` of PyPI minigrid; ea
 from typing import Any, Final
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import (
-    BALL,
-    BOX,
-    CLOSED,
-    DOOR,
-    DROP,
-    EMPTY,
-    FLOOR,
-    FORWARD,
-    GOAL,
-    KEY,
-    LAVA,
-    LEFT,
-    LOCKED,
-    OPEN,
-    PICKUP,
-    RIGHT,
-    TOGGLE,
-    WALL,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.state import (
     COLOR_MASK,
     CONTENT_COLOR_SHIFT,
@@ -55,17 +36,17 @@ FELL_INTO_LAVA: Final = 2
 def act(grid: Any, env: Any, action: int, stride: int) -> int:
     """Carry out one action (`MiniGridEnv.step`); the result says whether the agent met a goal or lava."""
     front = env.agent + ahead(env.heading, stride)
-    if action == LEFT:
+    if action == c.LEFT:
         env.heading = (env.heading + 3) % 4
-    elif action == RIGHT:
+    elif action == c.RIGHT:
         env.heading = (env.heading + 1) % 4
-    elif action == FORWARD:
+    elif action == c.FORWARD:
         return move(grid, env, front)
-    elif action == PICKUP:
+    elif action == c.PICKUP:
         pick_up(grid, env, front)
-    elif action == DROP:
+    elif action == c.DROP:
         drop(grid, env, front)
-    elif action == TOGGLE:
+    elif action == c.TOGGLE:
         toggle(grid, env, front)
     return NOTHING_HAPPENED
 
@@ -74,14 +55,14 @@ def act(grid: Any, env: Any, action: int, stride: int) -> int:
 def can_enter(cell: int) -> bool:
     """`WorldObj.can_overlap`: empty cells, floor, goal, lava and open doors."""
     kind = kind_of(cell)
-    return kind in (EMPTY, FLOOR, GOAL, LAVA) or (kind == DOOR and state_of(cell) == OPEN)
+    return kind in (c.EMPTY, c.FLOOR, c.GOAL, c.LAVA) or (kind == c.DOOR and state_of(cell) == c.OPEN)
 
 
 @helper
 def hides(cell: int) -> bool:
     """`not WorldObj.see_behind`: walls, and doors that are not open."""
     kind = kind_of(cell)
-    return kind == WALL or (kind == DOOR and state_of(cell) != OPEN)
+    return kind == c.WALL or (kind == c.DOOR and state_of(cell) != c.OPEN)
 
 
 @helper
@@ -90,9 +71,9 @@ def move(grid: Any, env: Any, front: int) -> int:
     cell = cell_at(grid, front)
     if can_enter(cell):
         env.agent = front
-    if kind_of(cell) == GOAL:
+    if kind_of(cell) == c.GOAL:
         return REACHED_GOAL
-    if kind_of(cell) == LAVA:
+    if kind_of(cell) == c.LAVA:
         return FELL_INTO_LAVA
     return NOTHING_HAPPENED
 
@@ -102,7 +83,7 @@ def pick_up(grid: Any, env: Any, front: int) -> None:
     """`WorldObj.can_pickup`: keys, balls and boxes, with empty hands."""
     cell = cell_at(grid, front)
     kind = kind_of(cell)
-    if (kind in (KEY, BALL, BOX)) and env.carrying == NOTHING_CARRIED:
+    if (kind in (c.KEY, c.BALL, c.BOX)) and env.carrying == NOTHING_CARRIED:
         env.carrying = cell & OBJECT_MASK
         put(grid, front, EMPTY_CELL)
         env.stale = 1
@@ -111,7 +92,7 @@ def pick_up(grid: Any, env: Any, front: int) -> None:
 @helper
 def drop(grid: Any, env: Any, front: int) -> None:
     """Lay down what is carried, into an empty cell only."""
-    if kind_of(cell_at(grid, front)) == EMPTY and env.carrying != NOTHING_CARRIED:
+    if kind_of(cell_at(grid, front)) == c.EMPTY and env.carrying != NOTHING_CARRIED:
         put(grid, front, env.carrying)
         env.carrying = NOTHING_CARRIED
         env.stale = 1
@@ -121,9 +102,9 @@ def drop(grid: Any, env: Any, front: int) -> None:
 def toggle(grid: Any, env: Any, front: int) -> None:
     """`Door.toggle` and `Box.toggle`; nothing else can be toggled."""
     cell = cell_at(grid, front)
-    if kind_of(cell) == DOOR:
+    if kind_of(cell) == c.DOOR:
         grid[front] = toggled_door(cell, env.carrying)
-    elif kind_of(cell) == BOX:
+    elif kind_of(cell) == c.BOX:
         put(grid, front, content_of(cell))
         env.stale = 1
 
@@ -132,11 +113,11 @@ def toggle(grid: Any, env: Any, front: int) -> None:
 def toggled_door(door: int, carried: int) -> int:
     """An open door closes, a closed one opens, a locked one opens for a key of its colour (which is kept)."""
     state = state_of(door)
-    if state == LOCKED:
-        has_key = kind_of(carried) == KEY and color_of(carried) == color_of(door)
-        state = OPEN if has_key else LOCKED
+    if state == c.LOCKED:
+        has_key = kind_of(carried) == c.KEY and color_of(carried) == color_of(door)
+        state = c.OPEN if has_key else c.LOCKED
     else:
-        state = CLOSED if state == OPEN else OPEN
+        state = c.CLOSED if state == c.OPEN else c.OPEN
     return (door & ~(STATE_MASK << STATE_SHIFT)) | state << STATE_SHIFT
 
 

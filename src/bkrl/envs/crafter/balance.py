@@ -5,26 +5,14 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import Int, helper
+from bkrl.envs.crafter import state as c
 from bkrl.envs.crafter.creatures import distance_to_player
 from bkrl.envs.crafter.mt19937 import randint, uniform
 from bkrl.envs.crafter.rules import AREA, CHUNK
-from bkrl.envs.crafter.state import (
-    CHUNKS,
-    CHUNKS_A_SIDE,
-    COW,
-    GRASS,
-    PATH,
-    SKELETON,
-    THE_PLAYER,
-    ZOMBIE,
-    add,
-    chunk_of,
-    remove,
-)
 from bkrl.envs.crafter.worldgen import COW_HEALTH, SKELETON_HEALTH, ZOMBIE_HEALTH
 
 BALANCE_EVERY: Final = 10
-COUNTS_SHAPE: Final = (CHUNKS, SKELETON + 1)
+COUNTS_SHAPE: Final = (c.CHUNKS, c.SKELETON + 1)
 """Of the int64 array in which creatures are counted, by chunk and kind."""
 
 _ZOMBIE_SPAWN_DISTANCE: Final = 6
@@ -36,17 +24,17 @@ _COW_DISTANCE: Final = 5
 @helper
 def balance(env: Any, objects: Any, daylight: float, counts: Any) -> None:
     """Every chunk that ever held an object, in the order in which they first did. `counts` is room: `COUNTS_SHAPE`."""
-    for i in range(CHUNKS):
-        counts[i, COW] = counts[i, ZOMBIE] = counts[i, SKELETON] = 0
-    for row in range(THE_PLAYER + 1, env.objects_end):
+    for i in range(c.CHUNKS):
+        counts[i, c.COW] = counts[i, c.ZOMBIE] = counts[i, c.SKELETON] = 0
+    for row in range(c.THE_PLAYER + 1, env.objects_end):
         thing = objects[row]
         kind = np.int64(thing.kind)
-        if kind in (COW, ZOMBIE, SKELETON):
-            counts[chunk_of(thing.x, thing.y), kind] += 1
+        if kind in (c.COW, c.ZOMBIE, c.SKELETON):
+            counts[c.chunk_of(thing.x, thing.y), kind] += 1
     for i in range(env.chunks_used):
         chunk = np.int64(env.chunk_order[i])
         _balance_chunk(
-            env, objects, chunk, counts[chunk, COW], counts[chunk, ZOMBIE], counts[chunk, SKELETON], daylight
+            env, objects, chunk, counts[chunk, c.COW], counts[chunk, c.ZOMBIE], counts[chunk, c.SKELETON], daylight
         )
 
 
@@ -58,17 +46,17 @@ def _balance_chunk(
     most = 3.5 - 3 * daylight
     least = most if grass >= 50 else 0.0
     if _wants_more(env, zombies, least, 0.3):
-        _spawn(env, objects, chunk, ZOMBIE, GRASS, grass, _ZOMBIE_SPAWN_DISTANCE, ZOMBIE_HEALTH)
+        _spawn(env, objects, chunk, c.ZOMBIE, c.GRASS, grass, _ZOMBIE_SPAWN_DISTANCE, ZOMBIE_HEALTH)
     elif _wants_fewer(env, zombies, most, 0.4):
-        _despawn(env, objects, chunk, ZOMBIE, zombies, _ZOMBIE_DESPAWN_DISTANCE)
+        _despawn(env, objects, chunk, c.ZOMBIE, zombies, _ZOMBIE_DESPAWN_DISTANCE)
     if _wants_more(env, skeletons, 1.0 if path >= 6 else 0.0, 0.1):
-        _spawn(env, objects, chunk, SKELETON, PATH, path, _SKELETON_DISTANCE, SKELETON_HEALTH)
+        _spawn(env, objects, chunk, c.SKELETON, c.PATH, path, _SKELETON_DISTANCE, SKELETON_HEALTH)
     elif _wants_fewer(env, skeletons, 2.0, 0.1):
-        _despawn(env, objects, chunk, SKELETON, skeletons, _SKELETON_DISTANCE)
+        _despawn(env, objects, chunk, c.SKELETON, skeletons, _SKELETON_DISTANCE)
     if _wants_more(env, cows, 1.0 if grass >= 30 else 0.0, 0.01):
-        _spawn(env, objects, chunk, COW, GRASS, grass, _COW_DISTANCE, COW_HEALTH)
+        _spawn(env, objects, chunk, c.COW, c.GRASS, grass, _COW_DISTANCE, COW_HEALTH)
     elif _wants_fewer(env, cows, 1.5 + daylight, 0.1):
-        _despawn(env, objects, chunk, COW, cows, _COW_DISTANCE)
+        _despawn(env, objects, chunk, c.COW, cows, _COW_DISTANCE)
 
 
 @helper
@@ -87,15 +75,15 @@ def _spawn(
 ) -> None:
     """A new creature on a random cell of its material, if that is free and far enough from the player."""
     choice = randint(env, space)
-    x0, y0 = (chunk // CHUNKS_A_SIDE) * CHUNK, (chunk % CHUNKS_A_SIDE) * CHUNK
+    x0, y0 = (chunk // c.CHUNKS_A_SIDE) * CHUNK, (chunk % c.CHUNKS_A_SIDE) * CHUNK
     for x in range(x0, min(x0 + CHUNK, AREA)):
         for y in range(y0, min(y0 + CHUNK, AREA)):
             if env.materials[x, y] == material:
                 if choice == 0:
-                    player = objects[THE_PLAYER]
+                    player = objects[c.THE_PLAYER]
                     away = abs(np.int64(player.x) - x) + abs(np.int64(player.y) - y)
                     if env.object_at[x, y] == 0 and away >= distance:
-                        add(env, objects, kind, x, y, health, 0)
+                        c.add(env, objects, kind, x, y, health, 0)
                     return
                 choice -= 1
 
@@ -108,14 +96,14 @@ def _despawn(env: Any, objects: Any, chunk: Int, kind: Int, count: Int, distance
     row: Int = np.int64(0)
     for _ in range(choice + 1):
         earliest = np.int64(2**31)
-        for candidate in range(THE_PLAYER + 1, env.objects_end):
+        for candidate in range(c.THE_PLAYER + 1, env.objects_end):
             thing = objects[candidate]
             if (
                 thing.kind == kind
                 and last < thing.arrival < earliest
-                and chunk_of(np.int64(thing.x), np.int64(thing.y)) == chunk
+                and c.chunk_of(np.int64(thing.x), np.int64(thing.y)) == chunk
             ):
                 earliest, row = np.int64(thing.arrival), candidate
         last = earliest
     if distance_to_player(objects, row) >= distance:
-        remove(env, objects, row)
+        c.remove(env, objects, row)

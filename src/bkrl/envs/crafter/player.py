@@ -5,6 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import Int, helper
+from bkrl.envs.crafter import state as c
 from bkrl.envs.crafter.layout import CELL
 from bkrl.envs.crafter.mt19937 import uniform
 from bkrl.envs.crafter.rules import (
@@ -17,30 +18,6 @@ from bkrl.envs.crafter.rules import (
     PLACE,
     SAPLING_PROBABILITY,
     VERBS,
-)
-from bkrl.envs.crafter.state import (
-    COW,
-    DIRECTIONS,
-    DRINK,
-    ENERGY,
-    FOOD,
-    GRASS,
-    HEALTH,
-    LAVA,
-    NOTHING,
-    PLANT,
-    PLAYER,
-    PLAYER_WALKABLE_SET,
-    SKELETON,
-    THE_PLAYER,
-    WATER,
-    ZOMBIE,
-    add,
-    hurt,
-    inside,
-    move,
-    object_on,
-    set_material,
 )
 
 _NOOP: Final = VERBS.index("noop")
@@ -114,28 +91,28 @@ def player_turn(env: Any, objects: Any, action: Any, rules: Any) -> tuple[bool, 
         Whether the game did what was asked (`eval_success`), and whether the action counts as a success by the
         permissive rule of typed actions (`action_success`).
     """
-    player = objects[THE_PLAYER]
+    player = objects[c.THE_PLAYER]
     facing = np.int64(env.facing)
-    target_x = player.x + DIRECTIONS[facing, 0]
-    target_y = player.y + DIRECTIONS[facing, 1]
+    target_x = player.x + c.DIRECTIONS[facing, 0]
+    target_y = player.y + c.DIRECTIONS[facing, 1]
     asked: Int = action[0]
     verb: Int = asked
     done = False
     permitted = _is_named(env, objects, action, target_x, target_y)
     if env.sleeping:
-        if env.inventory[ENERGY] < MAX_ITEM:
+        if env.inventory[c.ENERGY] < MAX_ITEM:
             verb = _SLEEP
         else:
             env.sleeping = 0
             env.achievements[_WAKE_UP] += 1
     if verb == _NOOP:
-        done = action[1] == NOTHING
+        done = action[1] == c.NOTHING
     elif verb <= _MOVE_DOWN:
         done = _walk(env, objects, verb - _MOVE_LEFT)
     elif verb == _DO:
         done = _do(env, objects, action[1], target_x, target_y, rules)
     elif verb == _SLEEP:
-        if env.inventory[ENERGY] < MAX_ITEM:
+        if env.inventory[c.ENERGY] < MAX_ITEM:
             env.sleeping = 1
             done = True
     elif verb < _FIRST_MAKE:
@@ -159,9 +136,9 @@ def _is_named(env: Any, objects: Any, action: Any, x: Int, y: Int) -> bool:
     item: Int = action[3]
     if item != _NO_RULE and env.inventory[item] > 0:
         return True
-    if cell == NOTHING or not inside(x, y):
+    if cell == c.NOTHING or not c.inside(x, y):
         return False
-    row = object_on(env, x, y)
+    row = c.object_on(env, x, y)
     return bool(env.materials[x, y] == cell or (row != 0 and objects[row].kind == cell))
 
 
@@ -169,24 +146,26 @@ def _is_named(env: Any, objects: Any, action: Any, x: Int, y: Int) -> bool:
 def _walk(env: Any, objects: Any, direction: Int) -> bool:
     """`_move`: turn, step if the cell is free, and die in lava. Returns whether the player moved."""
     env.facing = direction
-    moved = move(env, objects, THE_PLAYER, DIRECTIONS[direction, 0], DIRECTIONS[direction, 1], PLAYER_WALKABLE_SET)
-    player = objects[THE_PLAYER]
-    if env.materials[player.x, player.y] == LAVA:
-        env.inventory[HEALTH] = 0
+    moved = c.move(
+        env, objects, c.THE_PLAYER, c.DIRECTIONS[direction, 0], c.DIRECTIONS[direction, 1], c.PLAYER_WALKABLE_SET
+    )
+    player = objects[c.THE_PLAYER]
+    if env.materials[player.x, player.y] == c.LAVA:
+        env.inventory[c.HEALTH] = 0
     return bool(moved)
 
 
 @helper
 def _do(env: Any, objects: Any, target: Int, x: Int, y: Int, rules: Any) -> bool:
     """`do` to what is faced. A typed action has a target: a creature, or a material whatever stands on it."""
-    row = object_on(env, x, y)
-    if target == NOTHING:
+    row = c.object_on(env, x, y)
+    if target == c.NOTHING:
         if row != 0:
             return bool(_do_object(env, objects, row, rules.base_damage))
-        return bool(inside(x, y) and _do_material(env, x, y, rules.full_item_fails))
-    if target > PLAYER:
+        return bool(c.inside(x, y) and _do_material(env, x, y, rules.full_item_fails))
+    if target > c.PLAYER:
         return bool(row != 0 and objects[row].kind == target and _do_object(env, objects, row, rules.base_damage))
-    if inside(x, y) and env.materials[x, y] == target:
+    if c.inside(x, y) and env.materials[x, y] == target:
         return bool(_do_material(env, x, y, rules.full_item_fails))
     return False
 
@@ -209,20 +188,20 @@ def _do_object(env: Any, objects: Any, row: Int, base_damage: Int) -> bool:
     """Eat a ripe plant; strike a creature: True. What dies here is removed at its own turn."""
     thing = objects[row]
     kind = np.int64(thing.kind)
-    if kind == PLANT:
+    if kind == c.PLANT:
         if thing.timer > RIPE_AGE:
             thing.timer = 0
-            env.inventory[FOOD] += _PLANT_FOOD
+            env.inventory[c.FOOD] += _PLANT_FOOD
             env.achievements[_EAT_PLANT] += 1
             return True
-    elif kind in (COW, ZOMBIE, SKELETON):
-        hurt(env, objects, row, _damage(env, base_damage))
+    elif kind in (c.COW, c.ZOMBIE, c.SKELETON):
+        c.hurt(env, objects, row, _damage(env, base_damage))
         if thing.health <= 0:
-            if kind == COW:
-                env.inventory[FOOD] += _COW_FOOD
+            if kind == c.COW:
+                env.inventory[c.FOOD] += _COW_FOOD
                 env.achievements[_EAT_COW] += 1
                 env.hunger = 0.0
-            elif kind == ZOMBIE:
+            elif kind == c.ZOMBIE:
                 env.achievements[_DEFEAT_ZOMBIE] += 1
             else:
                 env.achievements[_DEFEAT_SKELETON] += 1
@@ -234,13 +213,13 @@ def _do_object(env: Any, objects: Any, row: Int, base_damage: Int) -> bool:
 def _do_material(env: Any, x: Int, y: Int, full_item_fails: bool) -> bool:
     """Collect from the faced cell. A draw is made whether or not the yield is certain. Returns whether it yielded."""
     material = np.int64(env.materials[x, y])
-    if material == WATER:
+    if material == c.WATER:
         env.thirst = 0.0
     item, tool = _COLLECT_ITEM[material], _COLLECT_TOOL[material]
     if item == _NO_RULE or (tool != _NO_RULE and env.inventory[tool] < 1):
         return False
-    set_material(env, x, y, _COLLECT_LEAVES[material])
-    probability = SAPLING_PROBABILITY if material == GRASS else 1.0
+    c.set_material(env, x, y, _COLLECT_LEAVES[material])
+    probability = SAPLING_PROBABILITY if material == c.GRASS else 1.0
     if uniform(env) <= probability and not (full_item_fails and env.inventory[item] == MAX_ITEM):
         env.inventory[item] += 1
         env.achievements[_COLLECTED[item]] += 1
@@ -271,16 +250,16 @@ def _pay_wood(env: Any, amount: Int) -> bool:
 @helper
 def _place(env: Any, objects: Any, thing: Int, x: Int, y: Int, table_wood: Int) -> bool:
     """Put a stone, table, furnace or sapling on the faced cell. Returns whether it stands there now."""
-    if not inside(x, y) or env.object_at[x, y] != 0:
+    if not c.inside(x, y) or env.object_at[x, y] != 0:
         return False
     if (_PLACE_ON[thing] >> np.int64(env.materials[x, y])) & 1 == 0:
         return False
     if not (_pay_wood(env, table_wood) if thing == _TABLE else _pay(env, _PLACE_USES[thing])):
         return False
-    if _PLACE_PUTS[thing] == PLANT:
-        add(env, objects, PLANT, x, y, PLANT_HEALTH, 0)
+    if _PLACE_PUTS[thing] == c.PLANT:
+        c.add(env, objects, c.PLANT, x, y, PLANT_HEALTH, 0)
     else:
-        set_material(env, x, y, _PLACE_PUTS[thing])
+        c.set_material(env, x, y, _PLACE_PUTS[thing])
     env.achievements[_PLACED[thing]] += 1
     return True
 
@@ -288,8 +267,8 @@ def _place(env: Any, objects: Any, thing: Int, x: Int, y: Int, table_wood: Int) 
 @helper
 def _make(env: Any, objects: Any, tool: Int) -> bool:
     """Make a tool next to what it takes. At x = 0 and y = 0 crafter's look around comes back empty: nothing is made."""
-    player = objects[THE_PLAYER]
-    near: Int = NOTHING
+    player = objects[c.THE_PLAYER]
+    near: Int = c.NOTHING
     if player.x > 0 and player.y > 0:
         for x in range(player.x - 1, min(player.x + 2, AREA)):
             for y in range(player.y - 1, min(player.y + 2, AREA)):
@@ -308,41 +287,41 @@ def _live(env: Any) -> None:
     env.hunger += pace
     if env.hunger > _HUNGRY_AFTER:
         env.hunger = 0.0
-        env.inventory[FOOD] -= 1
+        env.inventory[c.FOOD] -= 1
     env.thirst += pace
     if env.thirst > _THIRSTY_AFTER:
         env.thirst = 0.0
-        env.inventory[DRINK] -= 1
+        env.inventory[c.DRINK] -= 1
     if env.sleeping:
         env.fatigue = min(env.fatigue - 1, 0.0)
     else:
         env.fatigue += 1
     if env.fatigue < _RESTED_AFTER:
         env.fatigue = 0.0
-        env.inventory[ENERGY] += 1
+        env.inventory[c.ENERGY] += 1
     if env.fatigue > _TIRED_AFTER:
         env.fatigue = 0.0
-        env.inventory[ENERGY] -= 1
+        env.inventory[c.ENERGY] -= 1
 
 
 @helper
 def _heal_or_suffer(env: Any) -> None:
     """`_degen_or_regen_health`."""
     inventory = env.inventory
-    if inventory[FOOD] > 0 and inventory[DRINK] > 0 and (inventory[ENERGY] > 0 or env.sleeping):
+    if inventory[c.FOOD] > 0 and inventory[c.DRINK] > 0 and (inventory[c.ENERGY] > 0 or env.sleeping):
         env.recover += 2.0 if env.sleeping else 1.0
     else:
         env.recover -= 0.5 if env.sleeping else 1.0
     if env.recover > _HEALED_AFTER:
         env.recover = 0.0
-        inventory[HEALTH] = max(0, inventory[HEALTH] + 1)
+        inventory[c.HEALTH] = max(0, inventory[c.HEALTH] + 1)
     if env.recover < _HARMED_AFTER:
         env.recover = 0.0
-        inventory[HEALTH] = max(0, inventory[HEALTH] - 1)
+        inventory[c.HEALTH] = max(0, inventory[c.HEALTH] - 1)
 
 
 @helper
 def _wake_up_when_hurt(env: Any) -> None:
-    if env.inventory[HEALTH] < env.health_felt:
+    if env.inventory[c.HEALTH] < env.health_felt:
         env.sleeping = 0
-    env.health_felt = env.inventory[HEALTH]
+    env.health_felt = env.inventory[c.HEALTH]

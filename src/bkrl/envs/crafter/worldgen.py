@@ -12,27 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import Int, helper
+from bkrl.envs.crafter import state as c
 from bkrl.envs.crafter.mt19937 import WORDS, randint, skip_words, uniforms
 from bkrl.envs.crafter.noise import ROUGH, lay_noise, noise3, seed_noise
 from bkrl.envs.crafter.rules import AREA, CHUNK
-from bkrl.envs.crafter.state import (
-    CHUNKS_A_SIDE,
-    COAL,
-    COW,
-    DIAMOND,
-    GRASS,
-    IRON,
-    LAVA,
-    PATH,
-    SAND,
-    SKELETON,
-    STONE,
-    TREE,
-    WALKABLE_SET,
-    WATER,
-    ZOMBIE,
-    add,
-)
 
 COW_HEALTH: Final = 3
 ZOMBIE_HEALTH: Final = 5
@@ -185,7 +168,7 @@ def _grounds(noise: Any, ground: Any) -> None:
         wetness = np.int32(water > np.float32(0.25)) + np.int32(water > np.float32(0.3))
         wetness += np.int32(water > np.float32(0.35))
         kind = np.int32(_ROCK) + height if height > 0 else np.int32(_MEADOW) + wetness
-        kind = np.int32(GRASS) if start > np.float32(0.5) else kind
+        kind = np.int32(c.GRASS) if start > np.float32(0.5) else kind
         ground[at] = np.int32(_UNKNOWN) if close else kind
 
 
@@ -204,7 +187,7 @@ def _ground(env: Any, x: Int, y: Int) -> Int:
     mountain = (_exact(env, _MOUNTAIN, x, y) + 0.3 * _exact(env, _MOUNTAIN_FINE, x, y)) / 1.3
     mountain -= 4 * start + 0.3 * water
     if start > 0.5:
-        return GRASS
+        return c.GRASS
     height = (mountain > 0.15) + (mountain > 0.18) + (mountain > 0.3)
     return _ROCK + height if height > 0 else _MEADOW + (water > 0.25) + (water > 0.3) + (water > 0.35)
 
@@ -220,7 +203,7 @@ def _survey(env: Any, ground: Any, bands: Any) -> None:
             if kind == _UNKNOWN:
                 kind = _ground(env, x, y)
                 ground[x * AREA + y] = kind
-            if kind == GRASS:
+            if kind == c.GRASS:
                 continue
             if kind >= _ROCK:
                 _widen(bands, _ROCKY, x, y)
@@ -247,31 +230,31 @@ def _material(env: Any, room: Any, x: Int, y: Int) -> Int:
     if kind > _ROCK:
         return _rock(env, room, x, y, kind - _ROCK)
     if kind == _MEADOW + 3:
-        return WATER
+        return c.WATER
     if kind > _MEADOW and _above(env, room, _SAND, x, y, -0.2):
-        return SAND
+        return c.SAND
     if kind == _MEADOW + 2:
-        return WATER
-    return TREE if kind != GRASS and _above(env, room, _TREE, x, y, 0.0) and _chance(room, 0.8) else GRASS
+        return c.WATER
+    return c.TREE if kind != c.GRASS and _above(env, room, _TREE, x, y, 0.0) and _chance(room, 0.8) else c.GRASS
 
 
 @helper
 def _rock(env: Any, room: Any, x: Int, y: Int, height: Int) -> Int:
     """What rock at (x, y) holds."""
     if height == 3 and _above(env, room, _CAVE, x, y, 0.15):
-        return PATH
+        return c.PATH
     if _above(env, room, _LEVEL_TUNNEL, x, y, 0.4) or _above(env, room, _UPRIGHT_TUNNEL, x, y, 0.4):
         env.tunnels[x, y] = 1
-        return PATH
+        return c.PATH
     if _above(env, room, _COAL, x, y, 0.0) and _chance(room, 0.85):
-        return COAL
+        return c.COAL
     if _above(env, room, _IRON, x, y, 0.4) and _chance(room, 0.75):
-        return IRON
+        return c.IRON
     if height >= 2 and _chance(room, 0.994):
-        return DIAMOND
+        return c.DIAMOND
     if height == 3 and _above(env, room, _LAVA, x, y, 0.35):
-        return LAVA
-    return STONE
+        return c.LAVA
+    return c.STONE
 
 
 @helper
@@ -289,25 +272,25 @@ def _lay_ground(env: Any, room: Any) -> None:
         for y in range(AREA):
             material = _material(env, room, x, y)
             env.materials[x, y] = material
-            chunk = x // CHUNK * CHUNKS_A_SIDE + y // CHUNK
-            env.grass_cells[chunk] += material == GRASS
-            env.path_cells[chunk] += material == PATH
+            chunk = x // CHUNK * c.CHUNKS_A_SIDE + y // CHUNK
+            env.grass_cells[chunk] += material == c.GRASS
+            env.path_cells[chunk] += material == c.PATH
 
 
 @helper
 def _populate(env: Any, objects: Any, room: Any, x: Int, y: Int) -> None:
     """`_set_object`: who lives at (x, y) when the game begins."""
     material = np.int64(env.materials[x, y])
-    if (WALKABLE_SET >> material) & 1 == 0:
+    if (c.WALKABLE_SET >> material) & 1 == 0:
         return
     dx, dy = x - CENTER, y - CENTER
     squared = dx * dx + dy * dy
-    if squared > 3 * 3 and material == GRASS and _chance(room, 0.985):
-        add(env, objects, COW, x, y, COW_HEALTH, 0)
+    if squared > 3 * 3 and material == c.GRASS and _chance(room, 0.985):
+        c.add(env, objects, c.COW, x, y, COW_HEALTH, 0)
     elif squared > 10 * 10 and _chance(room, 0.993):
-        add(env, objects, ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
-    elif material == PATH and env.tunnels[x, y] and _chance(room, 0.95):
-        add(env, objects, SKELETON, x, y, SKELETON_HEALTH, 0)
+        c.add(env, objects, c.ZOMBIE, x, y, ZOMBIE_HEALTH, 0)
+    elif material == c.PATH and env.tunnels[x, y] and _chance(room, 0.95):
+        c.add(env, objects, c.SKELETON, x, y, SKELETON_HEALTH, 0)
 
 
 @helper
