@@ -58,7 +58,6 @@ class GoalBook(BaseBook):
 
     Attributes:
         pays: (K, A) float32, what each deed pays in each situation; 0 for all while no goals are known.
-        sensible: (K, A) bool, the deeds that make sense there by the rules of the env.
         unmatched: (K,) suggestions that no deed reaches.
     """
 
@@ -68,7 +67,7 @@ class GoalBook(BaseBook):
         self.goals: dict[int, Goals | None] = {}
         self._row_of: dict[int, int] = {}
         self.pays = np.zeros((_FIRST_ROWS, A), np.float32)
-        self.sensible = np.zeros((_FIRST_ROWS, A), bool)
+        self._sensible, self._to_judge = np.zeros((_FIRST_ROWS, A), bool), list[int]()
         self.unmatched = np.zeros(_FIRST_ROWS, np.int64)
         self.possible = np.array([deed in situations.possible for deed in situations.deeds])
         # Many situations have the same goals
@@ -98,6 +97,16 @@ class GoalBook(BaseBook):
         """How many situations were met."""
         return len(self.goals)
 
+    @property
+    def sensible(self) -> NDArray[np.bool_]:
+        """(K, A) the deeds that make sense there by the rules of the env: worked out when it is asked for, since an
+        agent that is evaluated never asks.
+        """
+        for key in self._to_judge:
+            self._sensible[self._row_of[key]] = self._mask(self.situations.sensible(key))
+        self._to_judge.clear()
+        return self._sensible
+
     def poll(self) -> int:
         """Take in what the suggester has found meanwhile; how many situations that were."""
         came = self.suggester.poll() if self.suggester else {}
@@ -107,14 +116,14 @@ class GoalBook(BaseBook):
 
     def _enter(self, keys: list[int]) -> None:
         while len(self._row_of) + len(keys) > len(self.pays):
-            self.pays, self.sensible, self.unmatched = (
-                np.concatenate([one, np.zeros_like(one)]) for one in (self.pays, self.sensible, self.unmatched)
+            self.pays, self._sensible, self.unmatched = (
+                np.concatenate([one, np.zeros_like(one)]) for one in (self.pays, self._sensible, self.unmatched)
             )
         found = self.suggester.suggest(keys) if self.suggester else [None] * len(keys)
         for key, goals in zip(keys, found, strict=True):
             self._row_of[key] = len(self._row_of)
+            self._to_judge.append(key)
             self.goals[key] = None
-            self.sensible[self._row_of[key]] = self._mask(self.situations.sensible(key))
             if goals is not None:
                 self._write(key, goals)
         if len(self._row_of) > 1.125 * len(self._sorted):
@@ -149,6 +158,7 @@ class GoalBook(BaseBook):
         if self.session:
             self.suggester.account.restore(saved)
         self._row_of.clear()
+        self._to_judge.clear()
         self.goals.clear()
         self._sorted, self._rows = self._sorted[:0], self._rows[:0]
         self.pays[:], self.unmatched[:] = 0, 0
