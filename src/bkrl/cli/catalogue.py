@@ -67,18 +67,15 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         for w in specs:
             for one in family(w.family).options(w):
                 having.setdefault((one.name, one.flag.help), []).append(w.env_id)
-        rows: list[list[Any]] = [[*about, _some_of(ids)] for about, ids in having.items()]
+        rows: list[list[Any]] = [
+            [*about, ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"] for about, ids in having.items()
+        ]
         return [("Options of envs, written as ID@NAME=VALUE,NAME=VALUE", ["option", "what it is", "of"], rows)]
     by_rules: dict[str, list[list[Any]]] = {}
     for w in specs:
         by_rules.setdefault(w.rules, []).append([w.env_id, w.family, len(w.action_names), w.max_steps, w.solved])
     header = ["env", "family", "actions", "max steps", "solved when"]
     return [(f"Rules: {rules}", header, rows) for rules, rows in by_rules.items()]
-
-
-def _some_of(ids: list[str]) -> str:
-    """The first of some ids, and how many others there are."""
-    return ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
 
 
 def _studies() -> list[list[Any]]:

@@ -80,19 +80,15 @@ class Responses:
         return list(range(first, len(self.rows)))
 
 
-def prompt_json(request: Request) -> str:
-    """The conversation as it stands in responses.parquet: a JSON list of {role, content}."""
-    return json.dumps([{"role": m.role, "content": m.text} for m in request.messages], ensure_ascii=False)
-
-
 def _row(number: int, exchange: Exchange) -> dict[str, Any]:
     reply = exchange.reply
     bad = "" if exchange.status == "ok" else exchange.status
+    turns = [{"role": turn.role, "content": turn.text} for turn in exchange.request.messages]
     names = ("finish_reason", "model", "prompt_tokens", "completion_tokens", "reasoning_tokens")
     return {
         "request_id": number,
         "key": exchange.key,
-        "prompt": prompt_json(exchange.request),
+        "prompt": json.dumps(turns, ensure_ascii=False),
         "sample": exchange.request.sample,
         "reply": None if reply is None else reply.text,
         "status": exchange.status,

@@ -63,7 +63,7 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
     if base is not None:
         others = [row for row in rows if row is not base]
         found = iter(_adjusted([difference(row.group, base.group, horizon, threshold) for row in others]))
-        rows = [row if row is base else _costed(_against(row, next(found)), base, tuned) for row in rows]
+        rows = [row if row is base else _costed(row, next(found), base, tuned) for row in rows]
     return Comparison(env, horizon, tuple(_with_controls(rows, horizon, threshold)), tuple(notes))
 
 
@@ -156,14 +156,11 @@ def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
     return {seed: float(np.mean(list(values.values()))) for seed, values in found.items()}
 
 
-def _against(row: ResultRow, found: Difference) -> ResultRow:
-    return replace(row, verdict=found.verdict.words, **vars(found))
-
-
-def _costed(row: ResultRow, base: ResultRow, tuned: int) -> ResultRow:
-    """With the steps that collected the dataset charged whole to this one task, and shared by as many as pay them back,
-    those of tuning too.
+def _costed(row: ResultRow, found: Difference, base: ResultRow, tuned: int) -> ResultRow:
+    """Held against the base, and with the steps that collected the dataset charged whole to this one task, and shared
+    by as many as pay them back, those of tuning too.
     """
+    row = replace(row, verdict=found.verdict.words, **vars(found))
     collected = np.mean([run.collect_steps for run in row.group.runs])
     if row.ratio is None or collected <= 0:
         return row

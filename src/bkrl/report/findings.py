@@ -203,7 +203,8 @@ def _difference_sentence(difference: Difference | None, other: str) -> str:
         parts.append(_ratio_sentence(difference.ratio, other))
     if difference is not None and (paired := difference.p) is not None:
         points, p = 100 * paired.difference.estimate, paired.holm
-        parts.append(f"mean success in training {points:+.1f} points, p (Holm) = {p:.2g} over {_units(paired)}")
+        units = f"{paired.n} {'shared seeds' if paired.units == 'pairs' else paired.units}"
+        parts.append(f"mean success in training {points:+.1f} points, p (Holm) = {p:.2g} over {units}")
     return "; ".join(parts)
 
 
@@ -265,10 +266,6 @@ def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
     if ratio.bound == "unknown":
         text = f"the ratio of steps is not known, {spread} for the part that was seen"
     return text + (f", {' and '.join(gone)}" if gone else "")
-
-
-def _units(paired: st.PairedTest) -> str:
-    return f"{paired.n} {'shared seeds' if paired.units == 'pairs' else paired.units}"
 
 
 def _collected(row: ResultRow) -> str:

@@ -59,11 +59,6 @@ def _daylight(length: int) -> NDArray[np.float64]:
     return values
 
 
-def world_seed(seed: int, episode: int) -> int:
-    """The seed of the random stream of an episode, as `crafter.Env` derives it (stable: hashes of integers)."""
-    return hash((seed, episode)) % _SEEDS
-
-
 def action_table(rules: RuleSet) -> NDArray[np.int64]:
     """(A, 4) what each action is: index in `rules.VERBS`, cell it needs to face, cell and item its noun names.
 
@@ -237,7 +232,8 @@ class Engine:
 
     def _lay_ready(self, index: int) -> None:
         env = self.envs[index]
-        env["next_seed"] = world_seed(int(env["seed"]), int(env["episode"]) + 1)
+        # As `crafter.Env` derives it; hashes of integers are stable.
+        env["next_seed"] = hash((int(env["seed"]), int(env["episode"]) + 1)) % _SEEDS
 
     def _draw(self, chosen: NDArray[np.bool_]) -> None:
         """The pictures of the chosen envs (N,), if pictures are asked for."""
