@@ -147,9 +147,9 @@ def test_it_learns_from_states_as_they_are_when_the_agent_acts(monkeypatch: pyte
 
     monkeypatch.setattr(agent, "states", noted("states", agent.states))
     monkeypatch.setattr(critic, "fit", noted("fit", critic.fit))
-    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1)
+    config = PPOConfig(num_envs=4, num_steps=4, num_minibatches=1, update_epochs=1)
     ppo = PPO(
-        make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
+        make_vec(ENV, 4), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
         hardware=Hardware(precision="bf16"),
     )  # fmt: skip
     ppo.iterate()
