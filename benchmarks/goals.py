@@ -19,7 +19,8 @@
 * `cold_local_slowdown`: how many percent longer by the clock an iteration of `ellm` takes while SmolLM2-135M answers
   closed questions that nobody waits for, on a thread of its own, than while the same questions are never answered.
   `cold_local_held`: the same without the time that training waited for a core, so that it holds beside other work, too:
-  what is left is the interpreter's lock, memory and caches. `cold_local_answers`: answers a second. `cold_local_load`:
+  what is left is the interpreter's lock, memory and caches. `cold_local_apart`: as `held`, while the model answers in
+  a process of its own, where no lock is shared. `cold_local_answers`: answers a second. `cold_local_load`:
   the largest load average before a round. Left out where the model is not on this machine.
 
 Rounds alternate between the sides, so that other work on the machine hits all; the middle ratio counts. All other times
@@ -37,7 +38,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -260,14 +261,42 @@ def local(rounds: int, quick: bool) -> dict[str, float]:
     rows = []
     for number in range(rounds):
         load = os.getloadavg()[0]
-        sides = (True, False) if number % 2 else (False, True)
-        took = {asks: _beside(2 if quick else 150, number, asks) for asks in sides}
-        clock, held = (asking / alone for asking, alone in list(zip(took[True], took[False], strict=True))[:2])
-        rows.append((100 * (clock - 1), 100 * (held - 1), took[True][2], load))
+        sides = ("alone", "apart", "asks") if number % 2 else ("asks", "apart", "alone")
+        took = {}
+        for side in sides:
+            with _asking() if side == "apart" else nullcontext():
+                took[side] = _beside(2 if quick else 150, number, side == "asks")
+        clock, held = (100 * (took["asks"][k] / took["alone"][k] - 1) for k in (0, 1))
+        rows.append((clock, held, 100 * (took["apart"][1] / took["alone"][1] - 1), took["asks"][2], load))
         print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
-    names = ("slowdown", "held", "answers")
+    names = ("slowdown", "held", "apart", "answers")
     found = {f"cold_local_{name}": statistics.median(column) for name, *column in zip(names, *rows, strict=False)}
-    return found | {"cold_local_load": max(row[3] for row in rows)}
+    return found | {"cold_local_load": max(row[-1] for row in rows)}
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """A process that asks the model, from its first answer on until the block ends."""
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import goals; goals.ask_on()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        try:
+            asking.stdout.readline()
+            yield
+        finally:
+            asking.kill()
+
+
+def ask_on() -> None:
+    """Ask the model until this process is killed; a line on stdout says that the first answer has come."""
+    with tempfile.TemporaryDirectory() as cache:
+        one = learner("ellm", suggester=f"local:{LOCAL}", goal_wait=False, cache=Path(cache))
+        session = one.collector.view.goals.book.suggester.session
+        while not session.usage.asked:
+            one.iterate()
+        print("asking", flush=True)
+        while True:
+            time.sleep(1)
 
 
 def _beside(iterations: int, seed: int, asks: bool) -> tuple[float, float, float]:
