@@ -266,8 +266,10 @@ def local(rounds: int, quick: bool) -> dict[str, float]:
         for side in sides:
             with _asking() if side == "apart" else nullcontext():
                 took[side] = _beside(2 if quick else 150, number, side == "asks")
-        clock, held = (100 * (took["asks"][k] / took["alone"][k] - 1) for k in (0, 1))
-        rows.append((clock, held, 100 * (took["apart"][1] / took["alone"][1] - 1), took["asks"][2], load))
+        clock, held, apart = (
+            100 * (took[side][k] / took["alone"][k] - 1) for side, k in (("asks", 0), ("asks", 1), ("apart", 1))
+        )
+        rows.append((clock, held, apart, took["asks"][2], load))
         print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
     names = ("slowdown", "held", "apart", "answers")
     found = {f"cold_local_{name}": statistics.median(column) for name, *column in zip(names, *rows, strict=False)}

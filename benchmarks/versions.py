@@ -95,10 +95,8 @@ def main() -> None:
             (turn(args.old, case, *numbers), turn(HERE, case, *numbers))
             for _ in range(1 if args.quick else args.rounds)
         ]
-        name = case if case == "crafter_training" else f"{case}_over_old"
-        figures[f"{case}_ratio" if case == "crafter_training" else name] = statistics.median(
-            new[0] / old[0] for old, new in rounds
-        )
+        key = f"{case}_ratio" if case == "crafter_training" else f"{case}_over_old"
+        figures[key] = statistics.median(new[0] / old[0] for old, new in rounds)
         figures[f"{case}_steps_per_s"] = statistics.median(new[0] for _, new in rounds)
         figures[f"{case}_same"] = float(all(new[1] == old[1] for old, new in rounds))
     figures["load"] = os.getloadavg()[0]
