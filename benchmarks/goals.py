@@ -17,11 +17,10 @@
 * `cold_slowdown`: how many percent longer an iteration of `ellm` takes while a loopback server answers each question
   after 500 ms, 16 at a time, than with the same replies kept. The thread that asks is included.
 * `cold_local_slowdown`: how many percent longer by the clock an iteration of `ellm` takes while SmolLM2-135M answers
-  closed questions that nobody waits for, on a thread of its own, than while the same questions are never answered.
-  `cold_local_held`: the same without the time that training waited for a core, so that it holds beside other work, too:
-  what is left is the interpreter's lock, memory and caches. `cold_local_apart`: as `held`, while the model answers in
-  a process of its own, where no lock is shared. `cold_local_answers`: answers a second. `cold_local_load`:
-  the largest load average before a round. Left out where the model is not on this machine.
+  closed questions that nobody waits for, than while the same questions are never answered. `cold_local_held`: the same
+  without the time that training waited for a core, so that it holds beside other work, too. `cold_local_answers`:
+  answers a second. `cold_local_load`: the largest load average before a round. Left out where the model is not on this
+  machine.
 
 Rounds alternate between the sides, so that other work on the machine hits all; the middle ratio counts. All other times
 are processor time.
@@ -38,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -261,44 +260,12 @@ def local(rounds: int, quick: bool) -> dict[str, float]:
     rows = []
     for number in range(rounds):
         load = os.getloadavg()[0]
-        sides = ("alone", "apart", "asks") if number % 2 else ("asks", "apart", "alone")
-        took = {}
-        for side in sides:
-            with _asking() if side == "apart" else nullcontext():
-                took[side] = _beside(2 if quick else 150, number, side == "asks")
-        clock, held, apart = (
-            100 * (took[side][k] / took["alone"][k] - 1) for side, k in (("asks", 0), ("asks", 1), ("apart", 1))
-        )
-        rows.append((clock, held, apart, took["asks"][2], load))
+        took = {asks: _beside(2 if quick else 150, number, asks) for asks in (number % 2 == 0, number % 2 == 1)}
+        rows.append((*(100 * (took[True][k] / took[False][k] - 1) for k in (0, 1)), took[True][2], load))
         print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
-    names = ("slowdown", "held", "apart", "answers")
+    names = ("slowdown", "held", "answers")
     found = {f"cold_local_{name}": statistics.median(column) for name, *column in zip(names, *rows, strict=False)}
     return found | {"cold_local_load": max(row[-1] for row in rows)}
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    """A process that asks the model, from its first answer on until the block ends."""
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import goals; goals.ask_on()"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as asking:
-        assert asking.stdout is not None
-        try:
-            asking.stdout.readline()
-            yield
-        finally:
-            asking.kill()
-
-
-def ask_on() -> None:
-    """Ask the model until this process is killed; a line on stdout says that the first answer has come."""
-    with tempfile.TemporaryDirectory() as cache:
-        one = learner("ellm", suggester=f"local:{LOCAL}", goal_wait=False, cache=Path(cache))
-        session = one.collector.view.goals.book.suggester.session
-        while not session.usage.asked:
-            one.iterate()
-        print("asking", flush=True)
-        while True:
-            time.sleep(1)
 
 
 def _beside(iterations: int, seed: int, asks: bool) -> tuple[float, float, float]:

@@ -130,6 +130,21 @@ class Started:
             time.sleep(0.005)
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and more than a zombie nobody waits for."""
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:
+            return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def bkrl(*words: object, cwd: Path | None = None, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
     """What a command, or a script whose path is the first word, says; it must end with `code`."""
     done = Started(words, cwd, **more).done()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,13 +12,11 @@ import torch
 from bkrl.agents.language.catalogue import open_language_model, reopened
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.models import find
-from bkrl.llm import open_backend, scoring
+from bkrl.llm import open_backend
+from bkrl.llm.causal import CausalModel
 from bkrl.llm.local import LocalBackend
-from bkrl.llm.policy import AskPolicy
-from bkrl.llm.protocol import Fault, Message, Reply, Request
+from bkrl.llm.protocol import Backend, Fault, Message, Reply, Request
 from bkrl.llm.scoring import Scorer
-from bkrl.llm.session import AskSession
-from bkrl.llm.store import Store
 from bkrl.llm.weights import load
 from tests.llm import tiny_gguf
 
@@ -38,8 +33,15 @@ def ask(text: str, choices: tuple[str, ...] = OPTIONS) -> Request:
     return Request((Message("system", "the grey key is here " * 20), Message("user", text)), choices=choices)
 
 
-def answers(backend: LocalBackend, requests: list[Request]) -> list[dict[str, float]]:
-    replies = backend._answer(requests)
+def model_of(backend: Backend) -> CausalModel:
+    """In this process."""
+    assert isinstance(backend, LocalBackend)
+    assert backend._path is not None
+    return CausalModel(backend._path, backend.identity)
+
+
+def answers(model: CausalModel, requests: list[Request]) -> list[dict[str, float]]:
+    replies = model.answer(requests)
     assert all(isinstance(reply, Reply) for reply in replies)
     return [json.loads(reply.text)["logprobs"] for reply in replies]  # type: ignore[union-attr]
 
@@ -59,57 +61,31 @@ def plainly(path: Path, request: Request) -> dict[str, float]:
     return found
 
 
-def test_an_interrupt_ends_what_a_model_computes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of a large model takes minutes, and neither a session nor the process can end before its thread does."""
-    backend = open_backend(f"hf:{folder}")
-    assert isinstance(backend, LocalBackend)
-    monkeypatch.setattr(scoring, "PACK", 1)  # a pass for each question
-    forward, passes = Scorer._forward, list[int]()
-
-    def pressed(self: Scorer, *rest: Any) -> Any:
-        passes.append(len(passes))
-        if len(passes) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert backend._closing.wait(60)
-        return forward(self, *rest)
-
-    monkeypatch.setattr(Scorer, "_forward", pressed)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Store(tmp_path) as store,
-        AskSession(backend, store, AskPolicy(deadline=None, first_by_itself=False, grace=0.0)) as session,
-    ):
-        session.ask([ask(f"door {number}") for number in range(20)])
-    assert len(passes) == 3, "seventeen questions more would have been computed for nobody"
-
-
 def test_choices_equal_cross_entropy_token_by_token(folder: Path) -> None:
-    backend = open_backend(f"hf:{folder}")
-    assert isinstance(backend, LocalBackend)
+    model = model_of(open_backend(f"hf:{folder}"))
     requests = [ask(text) for text in ("the red door", "the red box", "a key", "no", "the red door is open")]
     wanted = [plainly(folder, request) for request in requests]
     lengths = {len(tiny_gguf.tokenizer()(option)["input_ids"]) for option in OPTIONS}
     assert min(lengths) == 1
     assert max(lengths) > 1, "options of one token and of several"
-    together = answers(backend, requests)
-    again = answers(backend, requests[::-1])[::-1]  # now the shared prefix is kept
-    alone = [answers(backend, [request])[0] for request in requests]
-    assert backend._scorer._states
+    together = answers(model, requests)
+    again = answers(model, requests[::-1])[::-1]  # now the shared prefix is kept
+    alone = [answers(model, [request])[0] for request in requests]
+    assert model._scorer._states
     for found in (together, again, alone):
         for got, want in zip(found, wanted, strict=True):
             assert got == pytest.approx(want, abs=1e-5)
 
 
 def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = open_backend(f"hf:{folder}")
-    assert isinstance(backend, LocalBackend)
+    model = model_of(open_backend(f"hf:{folder}"))
     requests = [ask(f"{number} the red door") for number in range(9)]
-    wanted = answers(backend, requests)
+    wanted = answers(model, requests)
     monkeypatch.setattr("bkrl.llm.scoring.PACK", 40)
-    small = answers(backend, requests)
-    backend._scorer = Scorer(backend._scorer.model)
-    bare = [one for request in requests for one in answers(backend, [request])]
-    assert not backend._scorer._states, "a question by itself has nothing to share"
+    small = answers(model, requests)
+    model._scorer = Scorer(model._scorer.model)
+    bare = [one for request in requests for one in answers(model, [request])]
+    assert not model._scorer._states, "a question by itself has nothing to share"
     for got in (small, bare):
         assert [pytest.approx(one, abs=1e-5) for one in wanted] == got
 
@@ -118,15 +94,14 @@ def test_bfloat16_is_nearly_the_same_and_another_models_answers(folder: Path, mo
     exact = open_backend(f"hf:{folder}")
     monkeypatch.setenv("BKRL_LLM_ARITHMETIC", "bfloat16")
     half = open_backend(f"hf:{folder}")
-    assert isinstance(exact, LocalBackend)
-    assert isinstance(half, LocalBackend)
     assert half.identity == {**exact.identity, "arithmetic": "bfloat16"}
     assert half.facts()["arithmetic"] == "bfloat16"
     request = ask("the red door")
-    (want,), (got,) = answers(exact, [request]), answers(half, [request])
+    halved = model_of(half)
+    (want,), (got,) = answers(model_of(exact), [request]), answers(halved, [request])
     assert got != want
     assert got == pytest.approx(want, abs=0.1)
-    kinds = {str(p.dtype) for p in half._model.buffers()} | {str(p.dtype) for p in half._model.parameters()}
+    kinds = {str(p.dtype) for p in halved._model.buffers()} | {str(p.dtype) for p in halved._model.parameters()}
     assert "torch.bfloat16" not in kinds, "norms and embeddings stay float32"
     monkeypatch.setenv("BKRL_LLM_ARITHMETIC", "int4")
     with pytest.raises(UsageError, match="must be float32 or bfloat16, not 'int4'"):
@@ -136,10 +111,8 @@ def test_bfloat16_is_nearly_the_same_and_another_models_answers(folder: Path, mo
 def test_a_gguf_file_is_the_same_model_and_can_be_saved(folder: Path, tmp_path: Path) -> None:
     path = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf")
     backend, plain = open_backend(f"gguf:{path}"), open_backend(f"hf:{folder}")
-    assert isinstance(backend, LocalBackend)
-    assert isinstance(plain, LocalBackend)
     requests = [ask("the red door"), ask("a key")]
-    for got, want in zip(answers(backend, requests), answers(plain, requests), strict=True):
+    for got, want in zip(answers(model_of(backend), requests), answers(model_of(plain), requests), strict=True):
         assert got == pytest.approx(want, abs=1e-4)
     assert backend.identity["content"] == backend.facts()["model_sha256"]
     assert str(tmp_path) not in json.dumps(dict(backend.identity))
@@ -152,9 +125,7 @@ def test_a_gguf_file_is_the_same_model_and_can_be_saved(folder: Path, tmp_path: 
 
 
 def test_options_that_cannot_be_told_apart_are_one_sentence(folder: Path) -> None:
-    backend = open_backend(f"hf:{folder}")
-    assert isinstance(backend, LocalBackend)
-    same, good = backend._answer([ask("x", ("yes", "")), ask("x")])
+    same, good = model_of(open_backend(f"hf:{folder}")).answer([ask("x", ("yes", "")), ask("x")])
     assert isinstance(same, Fault)
     assert "choose other words" in str(same)
     assert isinstance(good, Reply)
@@ -169,10 +140,10 @@ def test_a_model_without_a_chat_template_says_so(folder: Path, tmp_path: Path) -
     for spec in (f"hf:{bare}", f"gguf:{path}"):
         backend = open_backend(spec)
         assert backend.facts()["notice"] == f"{spec} has no chat template, so it reads conversations as plain text."
-        assert isinstance(backend, LocalBackend)
-        (found,) = answers(backend, [ask("the red door")])
+        model = model_of(backend)
+        (found,) = answers(model, [ask("the red door")])
         assert set(found) == set(OPTIONS)
-        assert not backend._tokenizer.chat_template
+        assert not model._tokenizer.chat_template
 
 
 def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,10 +162,9 @@ def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytes
     for use in (open_backend, open_language_model):
         with pytest.raises(InputError, match="is not the smollm2-135m of the catalogue; remove it, and run `bkrl lm"):
             use("local:smollm2-135m" if use is open_backend else "smollm2-135m")
-    half = open_backend(f"gguf:{tmp_path / 'half.gguf'}")
-    assert isinstance(half, LocalBackend)
-    with pytest.raises(Fault, match="cannot be loaded"):
-        half._answer([ask("x")])
+    (half,) = model_of(open_backend(f"gguf:{tmp_path / 'half.gguf'}")).answer([ask("x")])
+    assert isinstance(half, Fault)
+    assert "cannot be loaded" in str(half)
     monkeypatch.setattr("bkrl.llm.weights.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"bkrl\[local\]"):
         open_backend(f"gguf:{tmp_path / 'half.gguf'}")

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +18,14 @@ from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
+from bkrl.llm.causal import CausalModel
 from bkrl.llm.local import LocalBackend
 from bkrl.llm.policy import AskPolicy
-from bkrl.llm.protocol import Connection, Exchange, Message, Reply, Request
+from bkrl.llm.protocol import Backend, Connection, Exchange, Fault, Message, Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
+from tests.commands import Started, runs
+from tests.llm import tiny_gguf
 from tests.llm.tiny_model import build
 
 
@@ -53,7 +63,8 @@ def test_a_local_model_answers_in_batches_and_is_stored(model: Path, tmp_path: P
 def test_an_endless_answer_is_truncated_and_a_long_prompt_fails_alone(model: Path, tmp_path: Path) -> None:
     endless = replace(request("x"), messages=(Message("user", "x"), Message("user", "again")))
     loaded = open_backend(f"hf:{model}")
-    loaded._prompt = lambda messages: [5] if messages[-1].text == "again" else [0] * 80  # type: ignore[attr-defined]
+    here = in_this_process(loaded)
+    here._prompt = lambda messages: [5] if messages[-1].text == "again" else [0] * 80  # type: ignore[method-assign]
     with Store(tmp_path) as store, AskSession(loaded, store, AskPolicy(deadline=None), Reporter()) as asker:
         first, second = asker.ask([endless, request("long")])
     assert first.status == "truncated"
@@ -86,21 +97,134 @@ def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
         ask(tmp_path / "empty", tmp_path / "cache", [request("x")])
 
 
-def replies(backend: LocalBackend, requests: list[Request]) -> list[Reply]:
+def in_this_process(backend: Backend) -> CausalModel:
+    """The model of a backend, whose batches it answers here instead of in its own process."""
+    assert isinstance(backend, LocalBackend)
+    assert backend._path is not None
+    model = CausalModel(backend._path, backend.identity)
+
+    async def answers(requests: Sequence[Request]) -> list[Reply | Fault]:
+        return model.answer(requests)
+
+    backend._answers = answers  # type: ignore[method-assign]
+    return model
+
+
+def replies(model: CausalModel, requests: list[Request]) -> list[Reply]:
     """What comes of one batch."""
-    answers = backend._answer(requests)
+    answers = model.answer(requests)
     assert all(isinstance(answer, Reply) for answer in answers)
     return answers  # type: ignore[return-value]
 
 
 def test_neighbours_change_neither_room_nor_draw(model: Path) -> None:
-    backend = open_backend(f"hf:{model}")
-    assert isinstance(backend, LocalBackend)
-    backend._prompt = lambda messages: [5] * int(messages[0].text)  # type: ignore[method-assign]
+    here = in_this_process(open_backend(f"hf:{model}"))
+    here._prompt = lambda messages: [5] * int(messages[0].text)  # type: ignore[method-assign]
     endless = [replace(request(length), max_tokens=20) for length in ("4", "60", "10", "62")]
-    assert [reply.completion_tokens for reply in replies(backend, endless)] == [20, 4, 20, 2]
+    assert [reply.completion_tokens for reply in replies(here, endless)] == [20, 4, 20, 2]
     drawn = [Request((Message("user", "4"),), temperature=50.0, max_tokens=12, sample=sample) for sample in range(4)]
-    together = replies(backend, drawn)
-    assert [replies(backend, [one])[0] for one in drawn] == together
-    assert replies(backend, drawn[::-1]) == together[::-1]
+    together = replies(here, drawn)
+    assert [replies(here, [one])[0] for one in drawn] == together
+    assert replies(here, drawn[::-1]) == together[::-1]
     assert len({reply.text for reply in together}) > 1
+
+
+def test_a_process_of_its_own_gives_the_same_answers_to_the_byte(model: Path, tmp_path: Path) -> None:
+    mixed = [
+        replace(request("which " * (1 + number)), choices=("[UNK]", "again")[: 2 * (number % 2)]) for number in range(6)
+    ]
+    here = in_this_process(open_backend(f"hf:{model}"))
+    exchanges, _ = ask(model, tmp_path, mixed)
+    apart = [exchange.reply for exchange in exchanges]
+    for kind in (0, 1):
+        assert apart[kind::2] == here.answer(mixed[kind::2])
+
+
+def signalled(backend: Backend, numbers: Mapping[int, int]) -> list[int]:
+    """Signals to processes (0: the one that computes), as soon as that is there; its number will stand in the list."""
+    assert isinstance(backend, LocalBackend)
+    there: list[int] = []
+
+    def send() -> None:
+        while backend._process is None:
+            time.sleep(0.01)
+        there.append(backend._process.pid)
+        for process, number in numbers.items():
+            os.kill(process or there[0], number)
+
+    threading.Thread(target=send, daemon=True).start()
+    return there
+
+
+def test_a_killed_model_is_one_sentence_and_no_answer_is_lost(model: Path, tmp_path: Path) -> None:
+    backend = open_backend(f"hf:{model}")
+    answers = backend._answers  # type: ignore[attr-defined]
+    in_this_process(backend)
+    with Store(tmp_path) as store, AskSession(backend, store, AskPolicy(deadline=None)) as session:
+        session.ask([request("x")])
+        backend._answers = answers  # type: ignore[attr-defined]
+        signalled(backend, {0: signal.SIGKILL})
+        with pytest.raises(RunFailed, match=r"its process was killed, perhaps for lack of memory: .*\(0 of 1 done"):
+            session.ask([request("y")])
+    again = open_backend(f"hf:{model}")
+    in_this_process(again)
+    with Store(tmp_path) as store, AskSession(again, store, AskPolicy(deadline=None)) as session:
+        assert all(exchange.answer for exchange in session.ask([request("x"), request("y")]))
+    assert session.budget.sent == 1
+
+
+def test_an_interrupt_ends_what_a_model_computes(model: Path, tmp_path: Path) -> None:
+    """A batch of a large model takes minutes: here the process is halted, so that it never ends."""
+    backend = open_backend(f"hf:{model}")
+    there = signalled(backend, {0: signal.SIGSTOP, os.getpid(): signal.SIGINT})
+    policy = AskPolicy(deadline=None, grace=0.0)
+    with pytest.raises(KeyboardInterrupt), Store(tmp_path) as store, AskSession(backend, store, policy) as session:
+        session.ask([request("x")])
+    with pytest.raises(ProcessLookupError):
+        os.kill(there[0], 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_model_ends_with_the_command_that_asks_it(number: int, code: int, tmp_path: Path) -> None:
+    folder = tiny_gguf.build(tmp_path / "tiny", "llama")
+    path = tiny_gguf.to_gguf(folder, "llama", tmp_path / "tiny.gguf")
+    command = Started(["suggesters", f"gguf:{path}", "--cache", tmp_path / "cache"])
+    while not (there := models(command.pid)):
+        assert command.poll() is None, command.said()[1]
+        time.sleep(0.01)
+    if number == signal.SIGTERM:
+        os.kill(there[0], signal.SIGSTOP)  # as if it computed for ever
+    command.send_signal(number)
+    assert command.done(60).returncode == code
+    deadline = time.monotonic() + 60
+    while runs(there[0]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def models(pid: int) -> list[int]:
+    """Processes that compute a model's answers, which any thread of a process has started."""
+    found = [one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+    return [int(one) for one in found if b"bkrl.llm.causal" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+ENDLESS = """
+import sys, time
+from bkrl.llm import causal
+causal.CausalModel.answer = lambda *_: (print("computes"), time.sleep(1e6))
+causal.main()
+"""
+
+
+def test_a_model_that_computes_ends_with_whoever_asked() -> None:
+    """Its stdin ends when that process does, however it does."""
+    words = [sys.executable, "-c", ENDLESS, "nowhere", "{}", "1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"[]\n")
+        process.stdin.flush()
+        assert process.stderr.readline() == b"computes\n"
+        process.stdin.close()
+        assert process.wait(60) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 from bkrl.core.errors import BkrlError
 from bkrl.sandbox.level import level_of, self_test
 from bkrl.sandbox.pool import Sandbox
+from tests.commands import runs
 from tests.potentials.corpus import FINE, body
 from tests.sandbox.test_pool import LIMITS, outcome, windows
 
@@ -144,24 +144,9 @@ def test_a_worker_dies_with_its_parent():
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and _runs(worker):
+    while time.monotonic() < deadline and runs(worker):
         time.sleep(0.02)
-    assert not _runs(worker)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process is there and more than a zombie nobody waits for."""
-    stat = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self/stat").exists():
-        try:
-            return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert not runs(worker)
 
 
 @pytest.mark.parametrize("layer", ["namespaces", "landlock", "limits", "seccomp"])

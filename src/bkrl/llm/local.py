@@ -1,8 +1,9 @@
 """A causal language model on this machine: `local:NAME` (of `bkrl lm list`), `gguf:PATH`, `hf:NAME_OR_PATH`.
 
-Nothing is fetched here, and the model is loaded when the first request comes. Its chat template shapes the prompt; a
-model without one gets the turns as plain text. Requests are gathered into batches. Where a request has `choices`, the
-answer is the log-probability of each (`scoring`); answers are stored under the hash of the weights.
+Nothing is fetched here, and the model is loaded when the first request comes, in a process of its own (`causal`): in
+this one it would hold the interpreter's lock while a policy trains. Its chat template shapes the prompt; a model
+without one gets the turns as plain text. Requests are gathered into batches. Where a request has `choices`, the answer
+is the log-probability of each (`scoring`); answers are stored under the hash of the weights.
 
 The other requests of a batch change neither the room for an answer nor what is drawn: requests with less room than
 others, and those with a temperature (transformers draws a whole batch from one generator), are answered apart. What is
@@ -13,18 +14,19 @@ the layers multiply: float32, or bfloat16, which is faster and stored as another
 """
 
 import asyncio
+import json
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import UsageError
 from bkrl.core.files import sha256
 from bkrl.core.hub import content, is_place, model_folder
 from bkrl.core.models import catalogue, find
-from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, chances, request_key
+from bkrl.llm.protocol import Connection, Fault, Reply, Request
 from bkrl.llm.weights import chat_template_in, gguf_file
 
 BATCH = 16
@@ -50,14 +52,10 @@ class LocalBackend:
         self._threads = _threads()
         self._queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]] | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._model: Any = None
-        self._tokenizer: Any = None
-        self._scorer: Any = None
-        self._closing = threading.Event()
+        self._process: asyncio.subprocess.Process | None = None
 
     async def complete(self, request: Request) -> Reply:
         if self._queue is None:
-            self._closing.clear()
             self._queue = asyncio.Queue()
             self._worker = asyncio.create_task(self._work(self._queue))
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -75,12 +73,15 @@ class LocalBackend:
         return facts
 
     async def close(self) -> None:
-        self._closing.set()  # a thread cannot be cancelled, so it looks at this before each layer
         if self._worker is not None:
             self._worker.cancel()
             with suppress(asyncio.CancelledError):
                 await self._worker
-        self._queue = self._worker = None
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.communicate(b"")
+        self._queue = self._worker = self._process = None
 
     async def _work(self, queue: asyncio.Queue[tuple[Request, asyncio.Future[Reply]]]) -> None:
         waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
@@ -98,14 +99,9 @@ class LocalBackend:
             alike = alike[: CLOSED_BATCH if first.choices else BATCH]
             waiting = [item for item in waiting if item not in alike]
             try:
-                outcomes = await asyncio.to_thread(self._answer, [request for request, _ in alike])
-            except asyncio.CancelledError:
-                raise
-            except Fault as fault:
-                outcomes = [fault] * len(alike)
-            except Exception as error:  # noqa: BLE001 - out of memory and the like have to reach the caller
-                text = f"The model failed ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-                outcomes = [Fault("stop", "model", text)] * len(alike)
+                outcomes: Sequence[Reply | Exception] = await self._answers([request for request, _ in alike])
+            except Exception as error:  # noqa: BLE001 - nobody may wait for ever
+                outcomes = [error] * len(alike)
             for (_, future), outcome in zip(alike, outcomes, strict=True):
                 if future.done():
                     continue
@@ -114,132 +110,38 @@ class LocalBackend:
                 else:
                     future.set_exception(outcome)
 
-    def _answer(self, requests: Sequence[Request]) -> list[Reply | Exception]:
-        """Answer requests that share temperature and length, in their order; runs in a thread."""
-        with _computing(self._threads):
-            if self._model is None:
-                self._load()
-            return self._outcomes(requests)
-
-    def _outcomes(self, requests: Sequence[Request]) -> list[Reply | Exception]:
-        prompts = [self._prompt(request.messages) for request in requests]
-        limit = getattr(self._model.config, "max_position_embeddings", None) or 10**9
-        outcomes: dict[int, Reply | Exception] = {}
-        groups: dict[tuple[int, int], list[int]] = {}
-        closed: dict[int, dict[str, tuple[int, ...]]] = {}
-        for number, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
-            options = self._options(request, prompt)
-            room = min(request.max_tokens, limit - len(prompt))
-            if room < 1 or any(len(prompt) + len(tokens) > limit for tokens in options.values()):
-                text = f"the prompt has {len(prompt)} tokens, the model reads {limit}"
-                outcomes[number] = Fault("item", "context length", text)
-            elif len(set(options.values())) < len(options) or () in options.values():
-                text = f"the options {', '.join(options)} are not different tokens to the model; choose other words"
-                outcomes[number] = Fault("item", "options", text)
-            elif options:
-                closed[number] = options
-            else:
-                groups.setdefault((room, number if request.temperature > 0 else -1), []).append(number)
-        for (room, _), numbers in groups.items():
-            written = self._write([prompts[number] for number in numbers], room, requests[numbers[0]])
-            for number, tokens in zip(numbers, written, strict=True):
-                outcomes[number] = self._reply(tokens, len(prompts[number]))
-        scores = self._scorer.score([(prompts[number], list(options.values())) for number, options in closed.items()])
-        for (number, options), found in zip(closed.items(), scores, strict=True):
-            text = chances(dict(zip(options, found, strict=True)))
-            outcomes[number] = Reply(
-                text, model=self.identity["model"], prompt_tokens=len(prompts[number]), completion_tokens=1
-            )
-        return [outcomes[number] for number in range(len(requests))]
-
-    def _write(self, prompts: Sequence[list[int]], room: int, first: Request) -> list[list[int]]:
-        """What the model writes after each prompt, at most `room` tokens, drawn as the first of the requests wants."""
-        import torch
-
-        tokenizer, model = self._tokenizer, self._model
-        longest = max(map(len, prompts))
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (tokenizer.eos_token_id or 0)
-        ids = torch.full((len(prompts), longest), pad, dtype=torch.long)
-        mask = torch.zeros((len(prompts), longest), dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        drawing: dict[str, Any] = {"do_sample": False}
-        if first.temperature > 0:
-            drawing = {"do_sample": True, "temperature": first.temperature}
-        seed = int(request_key(self.identity, first)[:15], 16)
-        with torch.random.fork_rng(), torch.inference_mode():
-            torch.manual_seed(seed)
-            written = model.generate(
-                input_ids=ids.to(model.device),
-                attention_mask=mask.to(model.device),
-                max_new_tokens=room,
-                pad_token_id=pad,
-                **drawing,
-            )
-        rows: list[list[int]] = written[:, longest:].tolist()
-        return rows
-
-    def _reply(self, tokens: list[int], prompt_tokens: int) -> Reply:
-        ends = self._model.generation_config.eos_token_id
-        ends = set(ends) if isinstance(ends, list) else {ends}
-        ended = next((place for place, token in enumerate(tokens) if token in ends), None)
-        kept = tokens if ended is None else tokens[:ended]
-        text = self._tokenizer.decode(kept, skip_special_tokens=True)
-        cut = ended is None
-        return Reply(
-            text,
-            "truncated" if cut else "ok",
-            model=self.identity["model"],
-            finish_reason="length" if cut else "stop",
-            prompt_tokens=prompt_tokens,
-            completion_tokens=len(kept),
-        )
-
-    def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        text, special = self._text(messages)
-        return list(self._tokenizer(text, add_special_tokens=special)["input_ids"])
-
-    def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
-        """A conversation as the model reads it, and whether its tokenizer adds the tokens that begin a text."""
-        turns = [{"role": message.role, "content": message.text} for message in messages]
-        if self._tokenizer.chat_template:
-            return self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True), False
-        return "\n\n".join(f"{turn['role']}:\n{turn['content']}" for turn in turns) + "\n\nassistant:\n", True
-
-    def _options(self, request: Request, prompt: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """The tokens that each choice adds to the prompt; where the two would melt, those of the choice alone."""
-        found = {}
-        for choice in request.choices:
-            text, special = self._text(request.messages)
-            whole = list(self._tokenizer(text + choice, add_special_tokens=special)["input_ids"])
-            melted = whole[: len(prompt)] != list(prompt)
-            alone = self._tokenizer(choice, add_special_tokens=False)["input_ids"]
-            found[choice] = tuple(alone if melted else whole[len(prompt) :])
-        return found
-
-    def _load(self) -> None:
-        import torch
-
-        from bkrl.llm.scoring import Scorer
-        from bkrl.llm.weights import load, to_bfloat16
-
-        assert self._path is not None
+    async def _answers(self, requests: Sequence[Request]) -> list[Reply | Fault]:
+        """What the model answers to requests that share temperature and length, in their order."""
+        process = self._process = self._process or await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            model, self._tokenizer = load(self._path, "auto" if self._path.is_dir() else torch.float32)
-        except InputError as error:
-            raise Fault("stop", "model", str(error)) from None
-        if self._half:
-            to_bfloat16(model)
-        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-        for layer in self._model.modules():
-            if not list(layer.children()):
-                layer.register_forward_pre_hook(self._go_on)
-        self._scorer = Scorer(self._model)
+            process.stdin.write(json.dumps([asdict(request) for request in requests]).encode() + b"\n")
+            await process.stdin.drain()
+            told = json.loads(await process.stdout.readline())
+            return [Reply(**one) if "status" in one else Fault(**one) for one in told]
+        except (ValueError, ConnectionError):  # an empty line: no more will come
+            await process.communicate(b"")
+            self._process, code = None, process.returncode
+            why = f"its process ended with status {code}"
+            if code == -9:
+                why = "its process was killed, perhaps for lack of memory: take a smaller model, or a larger machine"
+            raise Fault("stop", "model", f"{self.name} answers no more ({why})") from None
 
-    def _go_on(self, *_: Any) -> None:
-        if self._closing.is_set():
-            raise Fault("stop", "closed", "the session is closed")
+    async def _started(self) -> asyncio.subprocess.Process:
+        """A new process that computes the answers, and ends with this one."""
+        words = (str(self._path), json.dumps(dict(self.identity)), str(self._threads))
+        try:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "bkrl.llm.causal", *words),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=2**30,  # of a line
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},
+                start_new_session=True,  # Ctrl-C reaches this process, which then ends the other
+            )
+        except OSError as error:
+            raise Fault("stop", "model", f"{self.name} cannot be given a process ({error.strerror})") from None
 
 
 def from_folder(spec: str, connection: Connection) -> LocalBackend:
@@ -279,19 +181,6 @@ def _arithmetic() -> str:
     if said not in ("float32", "bfloat16"):
         raise UsageError(f"BKRL_LLM_ARITHMETIC must be float32 or bfloat16, not {said!r}.")
     return said
-
-
-@contextmanager
-def _computing(threads: int) -> Iterator[None]:
-    """Torch computes with so many threads inside the block."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _drawing(request: Request) -> tuple[bool, float, int]:
