@@ -103,7 +103,7 @@ def test_an_endpoint_that_fails_leaves_situations_without_goals(server, tmp_path
         while session.waiting:
             pass
         assert book.poll() == 0
-        assert not book.pays.any()
+        assert not book.pays.rows.any()
         assert session.stopped
         assert (session.usage.asked, set(book.goals.values())) == (0, {None})
 

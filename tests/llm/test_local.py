@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.core.errors import InputError, RunFailed
+from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
@@ -138,6 +139,26 @@ def test_a_process_of_its_own_gives_the_same_answers_to_the_byte(model: Path, tm
     apart = [exchange.reply for exchange in exchanges]
     for kind in (0, 1):
         assert apart[kind::2] == here.answer(mixed[kind::2])
+
+
+def test_where_all_answers_are_kept_a_model_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BKRL_MODELS", str(tmp_path))
+    path = tiny_gguf.to_gguf(tiny_gguf.build(tmp_path / "folder", "llama"), "llama", tmp_path / "tiny.gguf")
+    of = f'bytes = {path.stat().st_size}\nsha256 = "{sha256(path)}"\nlicence = "none"\n'
+    (tmp_path / "models.toml").write_text(f'[[model]]\nname = "tiny"\nwhat = "a model"\nfile = "tiny.gguf"\n{of}')
+    connection = Connection(tmp_path / "cache")
+    backend = open_backend("local:tiny", connection)
+    in_this_process(backend)
+    with Store(tmp_path / "cache") as store, AskSession(backend, store, AskPolicy(deadline=None)) as session:
+        kept = session.ask([request("x")])
+    path.unlink()
+    again = open_backend("local:tiny", connection)
+    with Store(tmp_path / "cache") as store, AskSession(again, store, AskPolicy(deadline=None)) as session:
+        assert [exchange.reply for exchange in session.ask([request("x")])] == [exchange.reply for exchange in kept]
+        with pytest.raises(RunFailed, match="it is not on this machine, and a question is new: `bkrl lm fetch tiny`"):
+            session.ask([request("y")])
+    with pytest.raises(InputError, match="bkrl lm fetch tiny"):
+        open_backend("local:tiny", Connection(tmp_path / "empty"))
 
 
 def signalled(backend: Backend, numbers: Mapping[int, int]) -> list[int]:

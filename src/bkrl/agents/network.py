@@ -187,9 +187,8 @@ class NetworkAgent(TrainableAgent):
             raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
         names = tuple(document["action_names"])
         who = (document["env_id"], document["family"], names, document["view"])
-        check_fit(
-            lambda: cls.build(document["network"], *who).module, tensors, "the network that is described beside them"
-        )
+        bare = {**document["network"], "goals": None}  # which may be a million, and are no weights
+        check_fit(lambda: cls.build(bare, *who).module, tensors, "the network that is described beside them")
         agent = cls.build(document["network"], *who)
         agent.module.load_state_dict(tensors)
         if agent.num_actions != len(names):

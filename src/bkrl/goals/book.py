@@ -16,7 +16,6 @@ from bkrl.llm.session import AskSession
 
 QUALITIES: Final = ("good", "bad_timing", "nonsense", "impossible")
 """Suggested by the env's rules too; possible, but not here; a deed that is never possible; no deed at all."""
-_FIRST_ROWS: Final = 256
 
 
 class BaseBook:
@@ -48,6 +47,36 @@ class BaseBook:
         return {"suggester": self.suggester.name, **self.suggester.facts()} if self.suggester else {}
 
 
+class Kinds:
+    """A row for each situation, zeros at first; those of one kind are kept once, since many situations have the same.
+
+    Attributes:
+        rows: of each kind; the first is zeros.
+        which: the kind of each situation.
+    """
+
+    def __init__(self, *shape: int, dtype: Any) -> None:
+        self.rows, self.which = np.zeros((1, *shape), dtype), np.zeros(1, np.int32)
+        self._numbers: dict[Any, int] = {}
+
+    def __getitem__(self, at: Any) -> NDArray[Any]:
+        """As of an array of all rows; `at` may be (situations, columns)."""
+        return self.rows[self.which[at[0]], at[1]] if isinstance(at, tuple) else self.rows[self.which[at]]
+
+    def put(self, situation: int, kind: Any, row: Any) -> None:
+        """This row for a situation; all of the kind have it."""
+        number = self.which[situation] = self._numbers.setdefault(kind, len(self._numbers) + 1)
+        self.rows = roomy(self.rows, number)
+        self.rows[number] = row
+
+
+def roomy(rows: NDArray[Any], last: int) -> NDArray[Any]:
+    """Rows up to the last one that is needed, and perhaps more, of zeros."""
+    while last >= len(rows):
+        rows = np.concatenate([rows, np.zeros_like(rows)])
+    return rows
+
+
 class GoalBook(BaseBook):
     """A row for each situation that was met. A suggester is asked about a situation when it is met first.
 
@@ -58,7 +87,7 @@ class GoalBook(BaseBook):
 
     Attributes:
         pays: (K, A) float32, what each deed pays in each situation; 0 for all while no goals are known.
-        unmatched: (K,) suggestions that no deed reaches.
+        unmatched: (K,) suggestions that no deed reaches. Both are `Kinds`, as `sensible` is.
     """
 
     def __init__(self, situations: GoalSpace, suggester: Suggester | None, matcher: Matcher) -> None:
@@ -66,9 +95,8 @@ class GoalBook(BaseBook):
         A = len(situations.deeds)
         self.goals: dict[int, Goals | None] = {}
         self._row_of: dict[int, int] = {}
-        self.pays = np.zeros((_FIRST_ROWS, A), np.float32)
-        self._sensible, self._to_judge = np.zeros((_FIRST_ROWS, A), bool), list[int]()
-        self.unmatched = np.zeros(_FIRST_ROWS, np.int64)
+        self.pays, self.unmatched = Kinds(A, dtype=np.float32), Kinds(dtype=np.int64)
+        self._sensible, self._to_judge = Kinds(A, dtype=bool), list[int]()
         self.possible = np.array([deed in situations.possible for deed in situations.deeds])
         # Many situations have the same goals
         self._mask = lru_cache(1 << 12)(self._mask_of)
@@ -98,12 +126,13 @@ class GoalBook(BaseBook):
         return len(self.goals)
 
     @property
-    def sensible(self) -> NDArray[np.bool_]:
+    def sensible(self) -> Kinds:
         """(K, A) the deeds that make sense there by the rules of the env: worked out when it is asked for, since an
         agent that is evaluated never asks.
         """
         for key in self._to_judge:
-            self._sensible[self._row_of[key]] = self._mask(self.situations.sensible(key))
+            deeds = self.situations.sensible(key)
+            self._sensible.put(self._row_of[key], deeds, self._mask(deeds))
         self._to_judge.clear()
         return self._sensible
 
@@ -115,10 +144,8 @@ class GoalBook(BaseBook):
         return len(came)
 
     def _enter(self, keys: list[int]) -> None:
-        while len(self._row_of) + len(keys) > len(self.pays):
-            self.pays, self._sensible, self.unmatched = (
-                np.concatenate([one, np.zeros_like(one)]) for one in (self.pays, self._sensible, self.unmatched)
-            )
+        for one in (self.pays, self.unmatched, self._sensible):
+            one.which = roomy(one.which, len(self._row_of) + len(keys))
         found = self.suggester.suggest(keys) if self.suggester else [None] * len(keys)
         for key, goals in zip(keys, found, strict=True):
             self._row_of[key] = len(self._row_of)
@@ -141,8 +168,9 @@ class GoalBook(BaseBook):
         return goals, pays.max(0, initial=0.0), int((pays.max(1, initial=0.0) == 0).sum())
 
     def _write(self, key: int, goals: Goals) -> None:
-        row = self._row_of[key]
-        self.goals[key], self.pays[row], self.unmatched[row] = self._matched(goals)
+        self.goals[key], pays, unmatched = self._matched(goals)
+        for one, row in ((self.pays, pays), (self.unmatched, unmatched)):
+            one.put(self._row_of[key], self.goals[key], row)
 
     def entries(self) -> dict[str, Any]:
         """The lists of goals that differ, the situations, and which list is whose: many situations have the same."""
@@ -161,7 +189,7 @@ class GoalBook(BaseBook):
         self._to_judge.clear()
         self.goals.clear()
         self._sorted, self._rows = self._sorted[:0], self._rows[:0]
-        self.pays[:], self.unmatched[:] = 0, 0
+        self.pays.which[:], self.unmatched.which[:] = 0, 0
         self.enter(entries)
         waiting = [key for key, goals in entries if goals is None]
         for key, found in zip(waiting, self.suggester.suggest(waiting) if self.suggester else [], strict=False):

@@ -122,7 +122,8 @@ class GoalTracker(BaseTracker):
         self._rows = self.book.rows(self.book.situations.keys(views.symbols))
         self._seen = views.symbols.copy()
         book, goals = self.book, np.empty(self._done.shape, np.uint8)
-        _show(book.pays, self._rows, self._done, self._most, self._group, self.rule == "once", goals)
+        pays = book.pays
+        _show(pays.rows, pays.which[self._rows], self._done, self._most, self._group, self.rule == "once", goals)
         if self.counted:
             given, sensible = goals > 0, book.sensible[self._rows]
             good, known = np.count_nonzero(given & sensible), np.count_nonzero(given & (sensible | book.possible))

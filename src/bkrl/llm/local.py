@@ -27,6 +27,7 @@ from bkrl.core.files import sha256
 from bkrl.core.hub import content, is_place, model_folder
 from bkrl.core.models import catalogue, find
 from bkrl.llm.protocol import Connection, Fault, Reply, Request
+from bkrl.llm.store import FILE
 from bkrl.llm.weights import chat_template_in, gguf_file
 
 BATCH = 16
@@ -130,6 +131,9 @@ class LocalBackend:
 
     async def _started(self) -> asyncio.subprocess.Process:
         """A new process that computes the answers, and ends with this one."""
+        if self._path is None:
+            why = f"it is not on this machine, and a question is new: `bkrl lm fetch {self.identity['model']}`"
+            raise Fault("stop", "model", f"{self.name} cannot be asked ({why})")
         words = (str(self._path), json.dumps(dict(self.identity)), str(self._threads))
         try:
             return await asyncio.create_subprocess_exec(
@@ -154,10 +158,13 @@ def from_folder(spec: str, connection: Connection) -> LocalBackend:
 
 
 def from_catalogue(name: str, connection: Connection) -> LocalBackend:
-    """`local:NAME`. UsageError for an unknown name, InputError when it is not fetched, or is not what was fetched."""
+    """`local:NAME`. UsageError for an unknown name, InputError when it is not what was fetched, or not fetched: unless
+    there are kept replies, since they may be all that is asked for.
+    """
     model = find(name)
     identity = {"kind": "gguf", "model": name, "host": "local", "content": model.sha256}
-    return LocalBackend(f"local:{name}", identity, gguf_file(name) if connection.asking else None)
+    kept = connection.memory is not None and (connection.memory / FILE).exists() and not model.here
+    return LocalBackend(f"local:{name}", identity, gguf_file(name) if connection.asking and not kept else None)
 
 
 def from_gguf(spec: str, connection: Connection) -> LocalBackend:
