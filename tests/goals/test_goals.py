@@ -113,6 +113,8 @@ def test_a_goal_pays_for_its_own_deed_and_its_other_name():
         same = np.array([[name in group for group in SITUATIONS.same] for name in names])
         np.testing.assert_array_equal(pays > 0, same)
     assert Matcher(SITUATIONS)(["Chop  Tree."])[0, SITUATIONS.deeds.index("chop tree")] == 1
+    long = Matcher(SITUATIONS, lambda texts: np.full((len(texts), 1), 1.1), 0.99)
+    assert long(["chop tree"]).max() == 1, "a cosine is rounded"
     loose = Matcher(SITUATIONS, HashEncoder.fit(SITUATIONS.deeds), 0.3)(["chop the tree"])
     assert 0.3 < loose[0, SITUATIONS.deeds.index("chop tree")] < 1
 

@@ -38,6 +38,6 @@ class Matcher:
     def _row_of(self, goal: str) -> NDArray[np.float32]:
         row = np.array([goal in names for names in self.situations.same], np.float32)
         if self.encoder is not None:
-            similar = self._deeds @ self.encoder([goal])[0]
+            similar = np.minimum(self._deeds @ self.encoder([goal])[0], 1)  # rounded, it may be more
             row = np.maximum(row, np.where(similar > self.threshold, similar, 0)).astype(np.float32)
         return row
