@@ -17,10 +17,10 @@
 * `cold_slowdown`: how many percent longer an iteration of `ellm` takes while a loopback server answers each question
   after 500 ms, 16 at a time, than with the same replies kept. The thread that asks is included.
 * `cold_local_slowdown`: how many percent longer by the clock an iteration of `ellm` takes while SmolLM2-135M answers
-  closed questions that nobody waits for, than while the same questions are never answered. `cold_local_held`: the same
-  without the time that training waited for a core, so that it holds beside other work, too. `cold_local_answers`:
-  answers a second. `cold_local_load`: the largest load average before a round. Left out where the model is not on this
-  machine.
+  closed questions that nobody waits for, than while its process is halted: five iterations each, in turns.
+  `cold_local_held`: the same without the time that training waited for a core, so that it holds beside other work, too.
+  `_error` of each: the standard error of the mean over turns. `cold_local_answers`: answers a second.
+  `cold_local_load`: the largest load average. Left out where the model is not on this machine.
 
 Rounds alternate between the sides, so that other work on the machine hits all; the middle ratio counts. All other times
 are processor time.
@@ -28,9 +28,9 @@ are processor time.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,7 +58,7 @@ from bkrl.goals.tracker import GoalTracker
 from bkrl.learn.settings import DQNConfig
 from bkrl.llm import open_backend
 from bkrl.llm.policy import AskPolicy
-from bkrl.llm.protocol import Connection, Reply, Request
+from bkrl.llm.protocol import Connection
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.methods import TrainRsConfig, find_method
@@ -257,46 +257,43 @@ def local(rounds: int, quick: bool) -> dict[str, float]:
     if not find(LOCAL).here:
         print(f"cold_local_slowdown is left out; `bkrl lm fetch {LOCAL}` brings its model.", file=sys.stderr)
         return {}
-    rows = []
-    for number in range(rounds):
-        load = os.getloadavg()[0]
-        took = {asks: _beside(2 if quick else 150, number, asks) for asks in (number % 2 == 0, number % 2 == 1)}
-        rows.append((*(100 * (took[True][k] / took[False][k] - 1) for k in (0, 1)), took[True][2], load))
-        print(f"round {number + 1}: {rows[-1]}", file=sys.stderr, flush=True)
-    names = ("slowdown", "held", "answers")
-    found = {f"cold_local_{name}": statistics.median(column) for name, *column in zip(names, *rows, strict=False)}
-    return found | {"cold_local_load": max(row[-1] for row in rows)}
-
-
-def _beside(iterations: int, seed: int, asks: bool) -> tuple[float, float, float]:
-    """Seconds of iterations of `ellm` by the clock, less waiting for a core, and answers a second meanwhile."""
     with tempfile.TemporaryDirectory() as cache:
-        one = learner("ellm", suggester=f"local:{LOCAL}", goal_wait=False, cache=Path(cache), seed=seed)
+        one = learner("ellm", suggester=f"local:{LOCAL}", goal_wait=False, cache=Path(cache))
         session = one.collector.view.goals.book.suggester.session
-        if not asks:
-            session.backend.complete = _never
         one.iterate()
-        while asks and not session.usage.asked:  # until the model is loaded
+        while not session.usage.asked:  # until the model is loaded
             one.iterate()
-        answered, start, waited = session.usage.asked, time.perf_counter(), _waited()
-        for _ in range(iterations):
-            one.iterate()
-        took, waited = time.perf_counter() - start, _waited() - waited
-        answers = (session.usage.asked - answered) / took
+        model, rows = session.backend._process.pid, []
+        for number in range(2 if quick else 15 * rounds):
+            took = {}
+            for asks in (number % 2 == 0, number % 2 == 1):
+                os.kill(model, signal.SIGCONT if asks else signal.SIGSTOP)
+                took[asks] = _beside(one, session)
+            slower = [100 * (took[True][k] / took[False][k] - 1) for k in (0, 1)]
+            rows.append((*slower, took[True][2], os.getloadavg()[0]))
+        assert session.waiting, "the model had answered everything"
         session.close()
-    return took, took - waited, answers
+    columns = dict(zip(("slowdown", "held", "answers", "load"), zip(*rows, strict=True), strict=True))
+    found = {f"cold_local_{name}": statistics.median(columns[name]) for name in ("slowdown", "held", "answers")}
+    for name in ("slowdown", "held"):
+        found[f"cold_local_{name}_error"] = statistics.stdev(columns[name]) / math.sqrt(len(rows))
+    return found | {"cold_local_load": max(columns["load"])}
+
+
+def _beside(one: Any, session: AskSession) -> tuple[float, float, float]:
+    """Seconds of five iterations by the clock, less waiting for a core, and answers a second meanwhile."""
+    time.sleep(0.05)  # what was on its way arrives
+    answered, start, waited = session.usage.asked, time.perf_counter(), _waited()
+    for _ in range(5):
+        one.iterate()
+    took, waited = time.perf_counter() - start, _waited() - waited
+    return took, took - waited, (session.usage.asked - answered) / took
 
 
 def _waited() -> float:
     """Seconds that this thread was ready and had no core, ever; 0 where the system does not say."""
     told = Path("/proc/thread-self/schedstat")
     return int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
-
-
-async def _never(request: Request) -> Reply:
-    """No answer."""
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 def main() -> None:

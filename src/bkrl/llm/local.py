@@ -142,7 +142,7 @@ class LocalBackend:
                 stdout=asyncio.subprocess.PIPE,
                 limit=2**30,  # of a line
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},
-                start_new_session=True,  # Ctrl-C reaches this process, which then ends the other
+                process_group=0,  # Ctrl-C reaches this process, which then ends the other
             )
         except OSError as error:
             raise Fault("stop", "model", f"{self.name} cannot be given a process ({error.strerror})") from None
