@@ -138,7 +138,8 @@ def _keep(rows, kept, count, table, places, new):  # type: ignore[no-untyped-def
     for i in range(rows.shape[0]):
         slot = _slot(rows, i, kept, table)
         if table[slot] < 0:
-            kept[count + found] = rows[i]
+            for j in range(rows.shape[1]):
+                kept[count + found, j] = rows[i, j]
             table[slot] = count + found
             new[found] = i
             found += 1

@@ -180,7 +180,8 @@ def _distances(here, there, ways, began, episodes, lengths, epsilon):  # type: i
         past = episodes[n]
         for t in range(steps):
             if began[t, n] or lengths[n] == 0:
-                past[0, :width], past[0, width:] = here[t, n], 0.0
+                for f in range(width):
+                    past[0, f], past[0, width + f] = here[t, n, f], 0.0
                 lengths[n] = 1
             least = np.float32(np.inf)
             for i in range(lengths[n]):
@@ -190,6 +191,7 @@ def _distances(here, there, ways, began, episodes, lengths, epsilon):  # type: i
                     way += (past[i, width + f] - ways[t, n, f]) ** 2
                 least = min(least, apart / (np.sqrt(way) + epsilon))
             paid[t, n] = least
-            past[lengths[n], :width], past[lengths[n], width:] = there[t, n], ways[t, n]
+            for f in range(width):
+                past[lengths[n], f], past[lengths[n], width + f] = there[t, n, f], ways[t, n, f]
             lengths[n] += 1
     return paid

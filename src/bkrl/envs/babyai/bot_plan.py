@@ -198,7 +198,8 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
                 return fetch(mind, OCCUPIED, which + 1, NONE, 0)
             if certain:
                 return NONE
-        mind.avoid[:] = mind.wanted
+        for at in range(len(mind.avoid)):
+            mind.avoid[at] = mind.wanted[at]
         if carries_it:
             action = pursue(mind, BESIDE, which + 1, c.DROP, NONE, 0)
             return action if action != NONE else pursue(mind, UNKNOWN, 0, c.FORWARD, NONE, 0)

@@ -120,7 +120,8 @@ def draw_layout(
     grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
 ) -> bool:
     """`RoomGrid._gen_grid`, the level's `gen_mission` and `validate_instrs`; False where the layout is rejected."""
-    grid[:] = template
+    for at in range(len(grid)):  # an array given to a slice takes four seconds to compile: its error has a text
+        grid[at] = template[at]
     begin_rooms(env, plan, level.columns, level.rows, level.size, stride)
     clear_mission(env, mission)
     for s in range(len(steps)):

@@ -89,10 +89,12 @@ def picture_again(env: Any, objects: Any, daylight: float, tiles: Any, image: An
     if daylight < _DARK:
         kept = env.mt.copy()
         kept_pos = env.mt_pos
-        env.mt[:] = env.picture_mt
+        for word in range(WORDS):
+            env.mt[word] = env.picture_mt[word]
         env.mt_pos = env.picture_mt_pos
         draw_picture(env, objects, daylight, tiles, image)
-        env.mt[:] = kept
+        for word in range(WORDS):
+            env.mt[word] = kept[word]
         env.mt_pos = kept_pos
     else:
         draw_picture(env, objects, daylight, tiles, image)
