@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 # Small networks are fastest on one thread; runs are put side by side instead.
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
+# Where Python is told to keep no bytecode, every worker and every command of the tests would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help reproduce test test-slow test-slurm floors lint style types fast format bench samples docs results clean
 help:
