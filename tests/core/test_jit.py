@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import shutil
@@ -295,3 +296,21 @@ def test_a_change_to_any_source_beside_a_kernel_begins_another_cache(cache: Path
         jit._cache_folder.cache_clear()
         folders.append(jit._cache_folder(sources))
     assert folders[0] != folders[1]
+
+
+def test_a_fingerprint_reads_all_that_a_kernel_holds() -> None:
+    """Functions and constants from other folders, too. envs/memory.py was one that it did not read."""
+    source, elsewhere = Path(jit.__file__).parents[1], set()
+    compiled = {"kernel", "helper", "adding"}
+    for path in sorted(source.rglob("*.py")):
+        tree = ast.parse(path.read_text()) if "bkrl.core.jit import" in path.read_text() else ast.Module([], [])
+        functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+        kernels = [one for one in functions if compiled & {ast.unparse(each) for each in one.decorator_list}]
+        used = {one.id for each in kernels for one in ast.walk(each) if isinstance(one, ast.Name)} - {"Int"} - compiled
+        for one in tree.body:
+            if isinstance(one, ast.ImportFrom) and used & {alias.asname or alias.name for alias in one.names}:
+                home = source.joinpath(*(one.module or "").split(".")[1:])
+                if (one.module or "").startswith("bkrl.") and path.parent not in (home, home.parent):
+                    assert home.with_suffix(".py").read_bytes() in jit._sources(path.parent), f"{path}: {one.module}"
+                    elsewhere.add((one.module, path.parent.name))
+    assert {("bkrl.envs.memory", "babyai"), ("bkrl.envs.memory", "crafter"), ("bkrl.core.jit", "babyai")} <= elsewhere

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import helper, kernel
+from bkrl.core.jit import helper, kernel, write
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -138,8 +138,7 @@ def _keep(rows, kept, count, table, places, new):  # type: ignore[no-untyped-def
     for i in range(rows.shape[0]):
         slot = _slot(rows, i, kept, table)
         if table[slot] < 0:
-            for j in range(rows.shape[1]):
-                kept[count + found, j] = rows[i, j]
+            write(kept[count + found], rows[i])
             table[slot] = count + found
             new[found] = i
             found += 1

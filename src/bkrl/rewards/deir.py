@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.core.jit import kernel
+from bkrl.core.jit import kernel, write
 from bkrl.data.windows import Rollout
 from bkrl.rewards.novelty import Novelty, mlp, transitions
 
@@ -180,9 +180,8 @@ def _distances(here, there, ways, began, episodes, lengths, epsilon):  # type: i
         past = episodes[n]
         for t in range(steps):
             if began[t, n] or lengths[n] == 0:
-                for f in range(width):
-                    past[0, f], past[0, width + f] = here[t, n, f], 0.0
-                lengths[n] = 1
+                write(past[0, :width], here[t, n])
+                past[0, width:], lengths[n] = 0.0, 1
             least = np.float32(np.inf)
             for i in range(lengths[n]):
                 apart, way = np.float32(0.0), np.float32(0.0)
@@ -191,7 +190,7 @@ def _distances(here, there, ways, began, episodes, lengths, epsilon):  # type: i
                     way += (past[i, width + f] - ways[t, n, f]) ** 2
                 least = min(least, apart / (np.sqrt(way) + epsilon))
             paid[t, n] = least
-            for f in range(width):
-                past[lengths[n], f], past[lengths[n], width + f] = there[t, n, f], ways[t, n, f]
+            write(past[lengths[n], :width], there[t, n])
+            write(past[lengths[n], width:], ways[t, n])
             lengths[n] += 1
     return paid

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import helper, kernel
+from bkrl.core.jit import helper, kernel, write
 from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.bot_paths import (
     BARRED,
@@ -198,8 +198,7 @@ def attempt(mind: Any, task: int, certain: bool) -> int:
                 return fetch(mind, OCCUPIED, which + 1, NONE, 0)
             if certain:
                 return NONE
-        for at in range(len(mind.avoid)):
-            mind.avoid[at] = mind.wanted[at]
+        write(mind.avoid, mind.wanted)
         if carries_it:
             action = pursue(mind, BESIDE, which + 1, c.DROP, NONE, 0)
             return action if action != NONE else pursue(mind, UNKNOWN, 0, c.FORWARD, NONE, 0)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import helper
+from bkrl.core.jit import helper, write
 from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai import recipes
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
@@ -120,8 +120,7 @@ def draw_layout(
     grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
 ) -> bool:
     """`RoomGrid._gen_grid`, the level's `gen_mission` and `validate_instrs`; False where the layout is rejected."""
-    for at in range(len(grid)):  # an array given to a slice takes four seconds to compile: its error has a text
-        grid[at] = template[at]
+    write(grid, template)
     begin_rooms(env, plan, level.columns, level.rows, level.size, stride)
     clear_mission(env, mission)
     for s in range(len(steps)):

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.jit import Int, helper
+from bkrl.core.jit import Int, helper, write
 from bkrl.envs.crafter.creatures import is_ripe
 from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
-from bkrl.envs.crafter.mt19937 import WORDS, skip_words, uniforms
+from bkrl.envs.crafter.mt19937 import skip_words, uniforms
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM
 from bkrl.envs.crafter.state import ARROW, COW, PLAYER, RIPE_PLANT, SKELETON, THE_PLAYER, ZOMBIE, inside
 from bkrl.envs.crafter.textures import SPRITES, UNIT
@@ -77,8 +77,7 @@ def observe(env: Any, objects: Any, daylight: float, observation: Any) -> None:
 def pass_picture(env: Any, daylight: float) -> None:
     """Move the random stream on as if the picture had been drawn."""
     if daylight < _DARK:
-        for word in range(WORDS):
-            env.picture_mt[word] = env.mt[word]
+        write(env.picture_mt, env.mt)
         env.picture_mt_pos = env.mt_pos
         skip_words(env, _NOISE_WORDS)
 
@@ -87,14 +86,11 @@ def pass_picture(env: Any, daylight: float) -> None:
 def picture_again(env: Any, objects: Any, daylight: float, tiles: Any, image: Any) -> None:
     """Draw the picture that `pass_picture` passed over; the stream comes out as it was."""
     if daylight < _DARK:
-        kept = env.mt.copy()
-        kept_pos = env.mt_pos
-        for word in range(WORDS):
-            env.mt[word] = env.picture_mt[word]
+        kept, kept_pos = env.mt.copy(), env.mt_pos
+        write(env.mt, env.picture_mt)
         env.mt_pos = env.picture_mt_pos
         draw_picture(env, objects, daylight, tiles, image)
-        for word in range(WORDS):
-            env.mt[word] = kept[word]
+        write(env.mt, kept)
         env.mt_pos = kept_pos
     else:
         draw_picture(env, objects, daylight, tiles, image)

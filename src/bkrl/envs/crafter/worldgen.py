@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import Int, helper
+from bkrl.core.jit import Int, helper, write
 from bkrl.envs.crafter import state as c
 from bkrl.envs.crafter.mt19937 import WORDS, randint, skip_words, uniforms
 from bkrl.envs.crafter.noise import ROUGH, lay_noise, noise3, seed_noise
@@ -96,8 +96,7 @@ def _draw_ahead(env: Any, room: Any) -> None:
     """Have enough draws ready for one column, which needs at most three a cell."""
     if room.used > WORDS - 3 * AREA:
         _give_back(env, room)
-        for word in range(WORDS):
-            room.mt[word] = env.mt[word]
+        write(room.mt, env.mt)
         room.mt_pos = env.mt_pos
         uniforms(env, room.ahead)
 
@@ -106,8 +105,7 @@ def _draw_ahead(env: Any, room: Any) -> None:
 def _give_back(env: Any, room: Any) -> None:
     """Set the stream to where it would be if nothing had been drawn ahead."""
     if room.used <= WORDS:
-        for word in range(WORDS):
-            env.mt[word] = room.mt[word]
+        write(env.mt, room.mt)
         env.mt_pos = room.mt_pos
         skip_words(env, 2 * room.used)
     room.used = 0
