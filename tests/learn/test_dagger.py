@@ -117,6 +117,13 @@ def test_the_learner_is_not_asked_where_the_bot_always_acts(monkeypatch: pytest.
         assert bool(asked) is often
 
 
+def test_a_round_that_passes_several_milestones_is_evaluated_once(tmp_path: Path) -> None:
+    run = train_rs.run(settings(tmp_path / "run", steps=60, eval_every=4), Reporter())
+    steps = [row["step"] for row in run.metrics() if "eval/return" in row]
+    assert len(steps) == run.facts["rounds"] + 1
+    assert steps == sorted(set(steps))
+
+
 def test_it_needs_a_bot(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no bot"):
         train_rs.run(settings(tmp_path / "no", env="Crafter-Text-Reward"), Reporter())

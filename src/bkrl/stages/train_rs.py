@@ -100,12 +100,16 @@ def _run(config: TrainRsConfig, reporter: Reporter) -> Run:
         envs = make_vec(config.env, min(episodes, MOST_AT_ONCE), backend=config.backend, **options_of(learner.agent))
         evaluate = Evaluation(envs, episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy)
 
+        judged: dict[int, float] = {}
+
         def judge(number: int, step: int) -> float:
-            scores = evaluate(learner.agent)
-            result.log(step, **scores, **made.figures())
-            if (goes_on or stops) and fell(scores["eval/success_rate"], step) and stops:
-                raise Fallen(scores["eval/return"])
-            return scores["eval/return"]
+            if step not in judged:  # an iteration as long as a round of DAgger's passes several milestones
+                scores = evaluate(learner.agent)
+                result.log(step, **scores, **made.figures())
+                if (goes_on or stops) and fell(scores["eval/success_rate"], step) and stops:
+                    raise Fallen(scores["eval/return"])
+                judged[step] = scores["eval/return"]
+            return judged[step]
 
         def fell(success: float, step: int) -> bool:
             """Whether it is `FALL` below that of the start; said the first time."""
