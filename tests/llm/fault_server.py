@@ -44,6 +44,9 @@ class FaultServer:
     def __init__(self, plan: Plan | None = None, latency: float = 0.0) -> None:
         self.plan: Plan = plan or (lambda prompt, attempt: "ok")
         self.latency = latency
+        self.answers = threading.Event()
+        """Nothing is answered while it is not set."""
+        self.answers.set()
         self.desk = BatchDesk(self)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -122,6 +125,8 @@ class FaultServer:
         prompt, attempt = self.seen_before(body)
         self.requests.append(body)
         does, _, argument = self.plan(prompt, attempt).partition(":")
+        while not self.answers.is_set():
+            await asyncio.sleep(0.005)
         if self.latency:
             await asyncio.sleep(self.latency)
         refused = refusal(does, body)

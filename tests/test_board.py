@@ -1,0 +1,108 @@
+"""results/board.py: rows that manifests fill, made anew and compared."""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkrl.core.errors import InputError, UsageError
+from bkrl.runs import software
+from bkrl.studies.cells import chosen
+from bkrl.studies.executors.work import work
+from bkrl.studies.study import load_study
+from tests.studies.toy_study import TOY
+
+_SPEC = spec_from_file_location("board", Path(__file__).parents[1] / "results" / "board.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+board = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(board)
+COMMIT = {"commit": "0123456789abcdef", "dirty": False}
+SEEDS = [{"cell": f"w/ppo-s{seed}", "seed": seed, "score": score, "files": {"w/policy.safetensors": "aa"}}
+         for seed, score in ((1, 0.5), (2, 0.6), (3, 0.7))]  # fmt: skip
+ROW = {"name": "w", "study": "toy", "measure": "success_rate", "env": "E", "answered": "rules", "steps": 512,
+       "episodes": 50, "commit": "0123456789ab", "packages": {"torch": "2"}, "run": SEEDS}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy study, done from a commit."""
+    root = tmp_path_factory.mktemp("board")
+    (root / "toy.toml").write_text(TOY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(software, "_code", lambda: COMMIT)
+        done(root, root / "runs")
+    return root
+
+
+def done(root: Path, out: Path, only: str = "") -> None:
+    for cell in chosen(load_study(str(root / "toy.toml"), out), out, only):
+        assert work(cell, out / "log") == ""
+
+
+def test_a_row_says_what_the_runs_reached_and_what_they_rest_on(swept: Path) -> None:
+    row = board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "", "success_rate")
+    (run,) = row["run"]
+    assert (row["commit"], row["answered"], run["seed"]) == ("0123456789ab", "return", 1)
+    kinds = {Path(name).suffix for name in run["files"]}
+    assert kinds == {".safetensors", ".parquet"}
+    assert len({Path(name).parent for name in run["files"]}) > 2
+    back = board.tomllib.loads(board.written([row, ROW]))["row"]
+    assert back == [row, ROW]
+
+
+@pytest.mark.slow
+def test_a_replay_gives_the_same_bytes(swept: Path, tmp_path: Path) -> None:
+    row = board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "", "success_rate")
+    lines, agrees = board.replay(row, None, tmp_path / "again")
+    assert agrees
+    assert lines[-1] == f"The same bytes in all {len(row['run'][0]['files'])} files."
+    with pytest.raises(InputError, match="has no seed 7; it has 1"):
+        board.replay(row, 7, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("score", "agrees"), [(0.6, True), (0.6 + 4.3026 * 0.1 * (4 / 3) ** 0.5, True), (0.0, False), (1.2, False)]
+)
+def test_other_bytes_agree_where_another_seed_would_lie(score: float, agrees: bool) -> None:
+    lines, found = board.compare(ROW, SEEDS[0], score, {"w/policy.safetensors": "bb"})
+    assert found == agrees
+    assert "Other bytes in 1 of 1 files, first in w/policy.safetensors." in lines
+
+
+def test_what_cannot_be_said_does_not_agree() -> None:
+    assert not board.compare({**ROW, "run": SEEDS[:1]}, SEEDS[0], 0.5, {})[1]
+    assert not board.compare(ROW, SEEDS[0], 0.4, {"w/policy.safetensors": "aa"})[1]
+    solved: dict[str, Any] = {**ROW, "run": [{**one, "score": 1.0} for one in SEEDS]}
+    assert board.compare(solved, solved["run"][0], 0.95, {})[1]
+    assert not board.compare(solved, solved["run"][0], 0.93, {})[1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "measure", "said"),
+    [
+        ("*/bk-code-s1", "success_rate", "No cell is called"),
+        ("*/bk-pref-s1", "beauty", "has no beauty; it has"),
+        ("*-s1", "success_rate", "differ in answered"),
+    ],
+)
+def test_bad_rows_are_refused_in_one_sentence(swept: Path, cells: str, measure: str, said: str) -> None:
+    with pytest.raises((InputError, UsageError), match=said):
+        board.add(str(swept / "toy.toml"), cells, swept / "runs", "", measure)
+
+
+def test_runs_of_no_commit_are_refused(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_code", lambda: {"commit": "01", "dirty": True})
+    done(swept, tmp_path / "runs", "*/ppo-s1")
+    with pytest.raises(InputError, match="comes from no clean commit"):
+        board.add(str(swept / "toy.toml"), "*/ppo-s1", tmp_path / "runs", "", "success_rate")
+
+
+def test_the_page_is_made_of_the_rows() -> None:
+    assert "| `w` | E | rules | 512 | 3 | success_rate | 0.6 (0.352 to 0.848) | 0123456789ab |" in board.page([ROW])
+    rows = board.tomllib.loads(board.BOARD.read_text())["row"]
+    assert board.BOARD.with_suffix(".md").read_text() == board.page(rows)
+    assert board.BOARD.read_text() == board.written(rows)
