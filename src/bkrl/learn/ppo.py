@@ -142,9 +142,7 @@ class PPO(RolloutLearner):
 
     @property
     def ignorant_loss(self) -> float:
-        """The value loss of a critic that says 0 everywhere, on the rewards of a rollout: the largest so far, since
-        rewards may cease and their values stay a while.
-        """
+        """A rollout's value loss of a critic that says 0: the largest so far, since values outlive rewards a while."""
         if self._ignorant_loss is None:
             self._ignorant_loss = float(self._ignorant)
         return self._ignorant_loss

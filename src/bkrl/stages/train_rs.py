@@ -10,6 +10,7 @@ import inspect
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,16 +101,13 @@ def _run(config: TrainRsConfig, reporter: Reporter) -> Run:
         envs = make_vec(config.env, min(episodes, MOST_AT_ONCE), backend=config.backend, **options_of(learner.agent))
         evaluate = Evaluation(envs, episodes, derive_seed(config.seed, "evaluation"), config.eval_greedy)
 
-        judged: dict[int, float] = {}
-
-        def judge(number: int, step: int) -> float:
-            if step not in judged:  # an iteration as long as a round of DAgger's passes several milestones
-                scores = evaluate(learner.agent)
-                result.log(step, **scores, **made.figures())
-                if (goes_on or stops) and fell(scores["eval/success_rate"], step) and stops:
-                    raise Fallen(scores["eval/return"])
-                judged[step] = scores["eval/return"]
-            return judged[step]
+        @cache  # an iteration as long as a round of DAgger's passes several milestones
+        def judge(step: int) -> float:
+            scores = evaluate(learner.agent)
+            result.log(step, **scores, **made.figures())
+            if (goes_on or stops) and fell(scores["eval/success_rate"], step) and stops:
+                raise Fallen(scores["eval/return"])
+            return scores["eval/return"]
 
         def fell(success: float, step: int) -> bool:
             """Whether it is `FALL` below that of the start; said the first time."""
@@ -130,7 +128,7 @@ def _run(config: TrainRsConfig, reporter: Reporter) -> Run:
                 title=f"{config.alg} {config.env} s{config.seed}",
                 checkpoint_every=config.checkpoint_every,
                 milestones=milestones(config.eval_every, config.steps, made.iteration_steps),
-                at_milestone=judge,
+                at_milestone=lambda _, step: judge(step),
                 at_best=lambda: learner.agent.save(result.path, "policy-best"),
             )
             envs.close()
