@@ -158,11 +158,14 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
         scores = [run["score"] for run in row["run"]]
+        rate = row["measure"].endswith("rate")
         spread = t_interval(np.array(scores))
-        interval = f" ({spread.low:.3g} to {spread.high:.3g})" if spread.known else ""
+        ends = np.clip([spread.low, spread.high], 0, 1) if rate else (spread.low, spread.high)
+        figures = [f"{100 * one:.0f}" if rate else f"{one:.3g}" for one in (spread.estimate, *ends)]
+        said = figures[0] + (" %" if rate else "") + (f" ({figures[1]} to {figures[2]})" if spread.known else "")
         lines.append(
             f"| `{row['name']}` | {row['env']} | {row['answered']} | {row['steps']:,} | {len(scores)} | {row['measure']} "
-            f"| {spread.estimate:.3g}{interval} | {row['commit']} |\n"
+            f"| {said} | {row['commit']} |\n"
         )
     return HEAD + "".join(lines)
 

@@ -102,7 +102,7 @@ def test_runs_of_no_commit_are_refused(swept: Path, tmp_path: Path, monkeypatch:
 
 
 def test_the_page_is_made_of_the_rows() -> None:
-    assert "| `w` | E | rules | 512 | 3 | success_rate | 0.6 (0.352 to 0.848) | 0123456789ab |" in board.page([ROW])
+    assert "| `w` | E | rules | 512 | 3 | success_rate | 60 % (35 to 85) | 0123456789ab |" in board.page([ROW])
     rows = board.tomllib.loads(board.BOARD.read_text())["row"]
     assert board.BOARD.with_suffix(".md").read_text() == board.page(rows)
     assert board.BOARD.read_text() == board.written(rows)
