@@ -60,15 +60,18 @@ def questions(folder: Path, variant: str, count: int, compare: str = "pairs") ->
     return list(variant_of_plan(plan).requests(plan) or ())
 
 
-def seconds_each(backend: Any, requests: Sequence[Any]) -> float:
-    """Seconds of a question, all asked together."""
-    from bkrl.llm.policy import AskPolicy
-    from bkrl.llm.session import AskSession
+def seconds_each(model: Any, requests: Sequence[Any]) -> float:
+    """Seconds of a question, all asked together, in batches as a session gathers them."""
+    import torch
 
-    with AskSession(backend, None, AskPolicy.of(backend.identity, 64)) as session:
-        started = time.process_time()
-        session.ask(requests)
-        return (time.process_time() - started) / len(requests) / int(os.environ["BKRL_LLM_THREADS"])
+    from bkrl.llm.local import BATCH, CLOSED_BATCH
+
+    started, size = time.process_time(), CLOSED_BATCH if requests[0].choices else BATCH
+    for first in range(0, len(requests), size):
+        for answer in model.answer(requests[first : first + size]):
+            if isinstance(answer, Exception):
+                raise answer
+    return (time.process_time() - started) / len(requests) / torch.get_num_threads()
 
 
 def one_by_one(scorer: Any, asked: Sequence[Any]) -> list[Any]:
@@ -79,11 +82,16 @@ def one_by_one(scorer: Any, asked: Sequence[Any]) -> list[Any]:
 
 
 def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
-    """What questions cost."""
+    """What questions cost. The model computes in this process, whose time is taken."""
+    import torch
+
     from bkrl.core.config import CollectConfig
     from bkrl.core.reporter import Reporter
+    from bkrl.llm.causal import CausalModel
     from bkrl.stages import collect
 
+    torch.set_num_threads(int(os.environ["BKRL_LLM_THREADS"]))
+    model = CausalModel(backend._path, backend.identity)
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         collect.run(CollectConfig(env="BabyAI-GoToRedBall-v0", explorer="random", episodes=20, out=data), Reporter())
@@ -91,20 +99,20 @@ def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
         about_pairs = questions(data, "pref", pairs)[: 2 * pairs]
         about_points = questions(data, "pref", pairs, "points")
     started = time.process_time()
-    seconds_each(backend, about_goals[:1])
+    seconds_each(model, about_goals[:1])
     load = time.process_time() - started
-    closed = seconds_each(backend, about_goals)
-    both = seconds_each(backend, about_pairs)
-    points = seconds_each(backend, about_points) * len(about_points)
+    closed = seconds_each(model, about_goals)
+    both = seconds_each(model, about_pairs)
+    points = seconds_each(model, about_points) * len(about_points)
     few = about_goals[: max(2, goals // 4)]
     last = [replace(one.messages[-1], text=one.messages[-1].text + REASONS) for one in few]
     worded = [
         replace(one, messages=(*one.messages[:-1], turn), choices=(), max_tokens=OPEN_TOKENS)
         for one, turn in zip(few, last, strict=True)
     ]
-    opened = seconds_each(backend, worded)
-    backend._scorer.score = partial(one_by_one, backend._scorer)  # type: ignore[attr-defined]
-    bare = seconds_each(backend, few)
+    opened = seconds_each(model, worded)
+    model._scorer.score = partial(one_by_one, model._scorer)
+    bare = seconds_each(model, few)
     return {
         "closed_ratio": opened / closed,
         "prefix_ratio": bare / closed,
