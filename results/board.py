@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def add(study: str, cells: str, folder: Path, name: str, measure: str) -> dict[s
         UsageError: the pattern fits no training run of the study, or those of several envs.
     """
     found = [cell for cell in chosen(load_study(study, folder), folder, cells) if cell.stage == "train_rs"]
-    fits = [cell for cell in found if Path(name_of(cell, folder)).match(cells)]
-    runs = [_run(folder, name_of(cell, folder), measure) for cell in fits]
+    names = [name for cell in found if fnmatchcase(name := name_of(cell, folder), cells)]  # without what those need
+    runs = [_run(folder, name, measure) for name in names]
     if not runs:
         raise UsageError(f"No training run of {study} is called '{cells}'; `bkrl sweep {study} --dry-run` lists them.")
     same = {
@@ -84,7 +85,7 @@ def _run(folder: Path, cell: str, measure: str) -> dict[str, Any]:
         "cell": cell, "seed": node.config["seed"], "env": facts["env_id"], "steps": facts["steps"],
         "episodes": node.config["eval_episodes"],
         "commit": code["commit"][:12], "packages": packages, "answered": _who(list(chain.nodes.values())),
-        "score": round(float(facts[measure]), 6), "files": _hashes(folder, list(chain.nodes.values())),
+        "score": float(facts[measure]), "files": _hashes(folder, list(chain.nodes.values())),
     }  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
     again = verbs.add_parser("replay", help="one run of a row anew, compared")
     again.add_argument("name")
     again.add_argument("--seed", type=int)
-    again.add_argument("--runs", type=Path, default=Path("logs/board"), help="where it is made")
+    again.add_argument("--runs", type=Path, help="where it is made; otherwise logs/board/STUDY")
     verbs.add_parser("page", help="write board.md")
     args = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = tomllib.loads(BOARD.read_text()).get("row", []) if BOARD.exists() else []
@@ -215,7 +216,8 @@ def main(arguments: Sequence[str]) -> int:
             named = {row["name"]: row for row in rows}
             if args.name not in named:
                 raise UsageError(f"There is no row '{args.name}'; there are {', '.join(named) or 'none'}.")
-            lines, agrees = replay(named[args.name], args.seed, args.runs)
+            row = named[args.name]
+            lines, agrees = replay(row, args.seed, args.runs or Path("logs/board", Path(row["study"]).stem))
             sys.stdout.write("\n".join(lines) + "\n")
             return 0 if agrees else 1
     except BkrlError as problem:

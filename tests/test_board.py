@@ -101,6 +101,19 @@ def test_runs_of_no_commit_are_refused(swept: Path, tmp_path: Path, monkeypatch:
         board.add(str(swept / "toy.toml"), "*/ppo-s1", tmp_path / "runs", "", "success_rate")
 
 
+def test_a_row_keeps_every_digit_of_a_score(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def thirds(paths: list[Path], follow: Any = board.follow) -> Any:
+        chain = follow(paths)
+        for node in chain.of("train-rs"):
+            node.run.manifest["facts"]["episode_return"] = 1 / 3
+        return chain
+
+    monkeypatch.setattr(board, "follow", thirds)
+    row = board.add(str(swept / "toy.toml"), "*/ppo-s1", swept / "runs", "", "episode_return")
+    (back,) = board.tomllib.loads(board.written([row]))["row"]
+    assert board.compare(back, back["run"][0], 1 / 3, back["run"][0]["files"])[1]
+
+
 def test_the_page_is_made_of_the_rows() -> None:
     assert "| `w` | E | rules | 512 | 3 | success_rate | 60 % (35 to 85) | 0123456789ab |" in board.page([ROW])
     rows = board.tomllib.loads(board.BOARD.read_text())["row"]
