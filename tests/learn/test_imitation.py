@@ -31,7 +31,7 @@ def learner(teacher: Any, weight: float = 0.5, until: int = 512, env: str = ENV,
     config = CONFIG if not changes else PPOConfig(**{**CONFIG.__dict__, **changes})
     return PPO(
         envs, agent, [EnvReward()], config, total_steps=10**6, seed=1,
-        teacher=teacher, imitation=Imitation(weight, until),
+        teacher=teacher, imitation=teacher and Imitation(weight, until),
     )  # fmt: skip
 
 
@@ -98,8 +98,8 @@ def test_it_learns_from_the_bot_alone_what_rewards_would_take_long_to_teach() ->
 
 
 def test_an_update_ends_before_the_target_is_passed() -> None:
-    how: Any = {"weight": 5.0, "update_epochs": 8, "num_minibatches": 4}
-    far, near = learner(BotAgent.of(ENV), **how), learner(BotAgent.of(ENV), **how, target_kl=0.01)
+    how: Any = {"learning_rate": 1e-3, "update_epochs": 8, "num_minibatches": 4}
+    far, near = learner(None, **how), learner(None, **how, target_kl=0.01)
     before = [parameter.detach().clone() for parameter in near.parameters]
     assert far.iterate()["ppo/epochs"] == 8
     assert near.iterate()["ppo/epochs"] < 8
@@ -110,7 +110,7 @@ def test_an_update_ends_before_the_target_is_passed() -> None:
 @pytest.mark.parametrize("rate", [1e-2, 1e-1])
 def test_a_step_that_passes_the_target_by_far_is_taken_back(rate: float) -> None:
     """Steps of Adam have a length of their own: its first one alone moves every weight by the learning rate."""
-    ppo = learner(BotAgent.of(ENV), weight=5.0, update_epochs=2, num_minibatches=2, learning_rate=rate, target_kl=0.01)
+    ppo = learner(None, update_epochs=2, num_minibatches=2, learning_rate=rate, target_kl=0.01)
     start = [parameter.detach().clone() for parameter in ppo.parameters]
     passed = []
     for _ in range(12):
@@ -126,8 +126,26 @@ def test_a_step_that_passes_the_target_by_far_is_taken_back(rate: float) -> None
     assert make_again(ppo).caution == ppo.caution
 
 
+def test_the_target_holds_ppo_and_not_what_a_teacher_teaches() -> None:
+    """PPO alone would end its first update here; with a teacher it does so once the teacher's weight is 0."""
+    how: Any = {"learning_rate": 5e-3, "update_epochs": 8, "num_minibatches": 4, "target_kl": 0.01}
+    ppo, alone = learner(BotAgent.of(ENV), 1.0, 256, **how), learner(None, **how)
+    assert alone.iterate()["ppo/epochs"] < 8
+    assert alone.caution < 1
+    for _ in range(2):
+        figures = ppo.iterate()
+        assert figures["ppo/epochs"] == 8
+        assert figures["ppo/caution"] == 1
+        assert figures["ppo/approx_kl"] > 0.01
+    assert "kl" not in ppo.warnings({**figures, "ppo/approx_kl": 1.0})
+    last = ppo.iterate()
+    assert last["imitate/weight"] == 0
+    assert last["ppo/epochs"] < 8
+    assert "kl" in ppo.warnings({**last, "ppo/approx_kl": 1.0})
+
+
 def make_again(ppo: PPO) -> PPO:
-    saved, other = ppo.state(), learner(BotAgent.of(ENV), target_kl=0.01)
+    saved, other = ppo.state(), learner(None, target_kl=0.01)
     other.restore(Saved({name: np.asarray(one) for name, one in saved.tensors.items()}, saved.counters, True))
     return other
 

@@ -22,13 +22,14 @@ class Imitation:
         self.weight, self.until = weight, until
         self._figures: list[Tensor] = []
 
-    def begin(self, collector: Collector) -> None:
-        """An update begins, which learns from what was collected last."""
+    def begin(self, collector: Collector) -> bool:
+        """An update begins, which learns from what was collected last; whether the loss has any weight in it."""
         assert collector.taught is not None
         begun = collector.step - collector.rollout.rewards.size
         self.now = self.weight * max(0.0, 1 - begun / self.until)
         self.wanted = collector.taught.flatten(0, 1).softmax(-1)
         self._figures.clear()
+        return self.now > 0
 
     def loss(self, index: Tensor, logits: Tensor) -> Tensor:
         """Of the steps `index`, flat t * N + n, whose `logits` are (B, A) now; its weight included."""

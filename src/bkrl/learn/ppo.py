@@ -179,8 +179,9 @@ class PPO(RolloutLearner):
         weights = Weights(c.clip_coef, clip_value, c.vf_coef, c.ent_coef, self.broadcast_values)
         # Where the kernel is no large gain, runs keep the last digits that they had before there was one.
         compute = by_torch if self.collector.looks_apart is None else losses
-        if self.imitation is not None:
-            self.imitation.begin(self.collector)
+        # A teacher is to move the policy far: until its weight is 0 PPO has its clipping alone.
+        taught = self.imitation is not None and self.imitation.begin(self.collector)
+        target = 0.0 if taught else c.target_kl
         count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
@@ -202,9 +203,9 @@ class PPO(RolloutLearner):
                     parts.append(share * torch.cat([loss.detach()[None], said]))
                 figures.append(parts[0] if len(parts) == 1 else torch.stack([self.gamma.new_zeros(6), *parts]).sum(0))
                 norms.append(torch.stack([nn.utils.clip_grad_norm_(owner, c.max_grad_norm) for owner in self.owners]))
-                if far := c.target_kl > 0 and figures[-1][4].item() > c.target_kl:
+                if far := target > 0 and figures[-1][4].item() > target:
                     break
-                before = self._weights() if c.target_kl > 0 else None
+                before = [p.detach().clone() for p in self.parameters] if target > 0 else None
                 self.optimizer.step()
             if far:
                 break
@@ -239,9 +240,6 @@ class PPO(RolloutLearner):
             **({"ppo/caution": self.caution} if c.target_kl > 0 else {}),
             **(self.imitation.metrics() if self.imitation is not None else {}),
         }
-
-    def _weights(self) -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in self.parameters]
 
     @torch.no_grad()
     def _keep_to_target(self, far: bool, before: list[Tensor], look: _Look, order: Tensor, taken: StepBatch) -> None:
@@ -362,7 +360,7 @@ class PPO(RolloutLearner):
                 f"the policy's entropy has collapsed ({entropy:.4f}) while it succeeds in {percent(success)} of "
                 "episodes; a larger --ent-coef keeps it exploring"
             )
-        if kl > 0.5:
+        if kl > 0.5 and not metrics.get("imitate/weight"):
             found["kl"] = (
                 f"an update moved the policy very far (KL {kl:.2f}); a smaller --learning-rate or --target-kl 0.03 "
                 "would hold it"

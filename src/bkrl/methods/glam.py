@@ -262,7 +262,8 @@ class GlamPPO(PPOConfig):
     target_kl: Annotated[
         float,
         Flag(
-            "end an update before its KL divergence passes this; 0: never; -1: 0.03 with --init-from, else never",
+            "end an update before its KL divergence passes this; 0: never, as while --imitate teaches; -1: 0.03 with "
+            "--init-from, else never",
             least=-1,
         ),
     ] = -1.0
