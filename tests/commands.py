@@ -41,7 +41,9 @@ def _end_all() -> None:
         process.kill()
 
 
-def _work(words: Sequence[str], cwd: str, environment: Mapping[str, str], outputs: tuple[str, str]) -> None:
+def _work(
+    words: Sequence[str], cwd: str, environment: Mapping[str, str], outputs: tuple[str, str], models_apart: bool
+) -> None:
     """In the fork: the command, or the script that the first word names."""
     os.setsid()
     for descriptor, path in enumerate(outputs, start=1):
@@ -56,6 +58,10 @@ def _work(words: Sequence[str], cwd: str, environment: Mapping[str, str], output
         sys.path.insert(0, str(Path(words[0]).resolve().parent))
         runpy.run_path(words[0], run_name="__main__")
         return
+    if not models_apart and any(word.startswith(("hf:", "gguf:", "local:")) for word in words):
+        from tests.models import compute_here
+
+        compute_here()
     sys.argv = ["bkrl", *words]
     from bkrl.__main__ import main
 
@@ -70,15 +76,17 @@ class Started:
         pid: of its process, which leads its group.
     """
 
-    def __init__(self, words: Sequence[object], cwd: Path | None = None, **more: str) -> None:
-        """`more`: environment variables beside those of this process."""
+    def __init__(
+        self, words: Sequence[object], cwd: Path | None = None, *, models_apart: bool = False, **more: str
+    ) -> None:
+        """`more`: environment variables beside those of this process. `models_apart`: see `tests.models`."""
         self.args = [str(word) for word in words]
         self._said = tempfile.TemporaryDirectory(prefix="bkrl-said-")
         self._outputs = Path(self._said.name, "stdout"), Path(self._said.name, "stderr")
         for path in self._outputs:
             path.touch()
         places = tuple(map(str, self._outputs))
-        given = (self.args, str(cwd or Path.cwd()), {**os.environ, **more}, places)
+        given = (self.args, str(cwd or Path.cwd()), {**os.environ, **more}, places, models_apart)
         self._process: ForkServerProcess = _forks.Process(target=_work, args=given)
         self._process.start()
         assert self._process.pid is not None

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bkrl.cli.main import run_command
+from tests.models import compute_here
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,7 @@ settings.register_profile(
 )
 settings.register_profile("slow", settings.get_profile("fast"), max_examples=500, derandomize=False, print_blob=True)
 settings.load_profile("fast")
+compute_here()
 
 # A job that a script starts in the background ignores Ctrl-C, and one of nohup's a terminal that is closed; so would
 # every process that a test wants to stop.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from bkrl.llm import open_backend
 from bkrl.llm.causal import CausalModel
 from bkrl.llm.local import LocalBackend
 from bkrl.llm.policy import AskPolicy
-from bkrl.llm.protocol import Backend, Connection, Exchange, Fault, Message, Reply, Request
+from bkrl.llm.protocol import Backend, Connection, Exchange, Message, Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.commands import Started, runs
 from tests.llm import tiny_gguf
 from tests.llm.tiny_model import build
+from tests.models import APART, model_here
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,8 @@ def test_a_local_model_answers_in_batches_and_is_stored(model: Path, tmp_path: P
 
 def test_an_endless_answer_is_truncated_and_a_long_prompt_fails_alone(model: Path, tmp_path: Path) -> None:
     endless = replace(request("x"), messages=(Message("user", "x"), Message("user", "again")))
-    loaded = open_backend(f"hf:{model}")
-    here = in_this_process(loaded)
-    here._prompt = lambda messages: [5] if messages[-1].text == "again" else [0] * 80  # type: ignore[method-assign]
+    loaded = opened(model)
+    model_here(loaded)._prompt = lambda messages: [5] if messages[-1].text == "again" else [0] * 80  # type: ignore[method-assign]
     with Store(tmp_path) as store, AskSession(loaded, store, AskPolicy(deadline=None), Reporter()) as asker:
         first, second = asker.ask([endless, request("long")])
     assert first.status == "truncated"
@@ -98,17 +98,17 @@ def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
         ask(tmp_path / "empty", tmp_path / "cache", [request("x")])
 
 
-def in_this_process(backend: Backend) -> CausalModel:
-    """The model of a backend, whose batches it answers here instead of in its own process."""
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models compute in a process of their own, as they do for users."""
+    monkeypatch.setattr(LocalBackend, "_answers", APART)
+
+
+def opened(model: Path) -> LocalBackend:
+    """The backend of a folder."""
+    backend = open_backend(f"hf:{model}")
     assert isinstance(backend, LocalBackend)
-    assert backend._path is not None
-    model = CausalModel(backend._path, backend.identity)
-
-    async def answers(requests: Sequence[Request]) -> list[Reply | Fault]:
-        return model.answer(requests)
-
-    backend._answers = answers  # type: ignore[method-assign]
-    return model
+    return backend
 
 
 def replies(model: CausalModel, requests: list[Request]) -> list[Reply]:
@@ -119,7 +119,7 @@ def replies(model: CausalModel, requests: list[Request]) -> list[Reply]:
 
 
 def test_neighbours_change_neither_room_nor_draw(model: Path) -> None:
-    here = in_this_process(open_backend(f"hf:{model}"))
+    here = model_here(opened(model))
     here._prompt = lambda messages: [5] * int(messages[0].text)  # type: ignore[method-assign]
     endless = [replace(request(length), max_tokens=20) for length in ("4", "60", "10", "62")]
     assert [reply.completion_tokens for reply in replies(here, endless)] == [20, 4, 20, 2]
@@ -130,11 +130,12 @@ def test_neighbours_change_neither_room_nor_draw(model: Path) -> None:
     assert len({reply.text for reply in together}) > 1
 
 
+@pytest.mark.usefixtures("apart")
 def test_a_process_of_its_own_gives_the_same_answers_to_the_byte(model: Path, tmp_path: Path) -> None:
     mixed = [
         replace(request("which " * (1 + number)), choices=("[UNK]", "again")[: 2 * (number % 2)]) for number in range(6)
     ]
-    here = in_this_process(open_backend(f"hf:{model}"))
+    here = model_here(opened(model))
     exchanges, _ = ask(model, tmp_path, mixed)
     apart = [exchange.reply for exchange in exchanges]
     for kind in (0, 1):
@@ -148,7 +149,6 @@ def test_where_all_answers_are_kept_a_model_need_not_be_there(tmp_path: Path, mo
     (tmp_path / "models.toml").write_text(f'[[model]]\nname = "tiny"\nwhat = "a model"\nfile = "tiny.gguf"\n{of}')
     connection = Connection(tmp_path / "cache")
     backend = open_backend("local:tiny", connection)
-    in_this_process(backend)
     with Store(tmp_path / "cache") as store, AskSession(backend, store, AskPolicy(deadline=None)) as session:
         kept = session.ask([request("x")])
     path.unlink()
@@ -177,23 +177,24 @@ def signalled(backend: Backend, numbers: Mapping[int, int]) -> list[int]:
     return there
 
 
-def test_a_killed_model_is_one_sentence_and_no_answer_is_lost(model: Path, tmp_path: Path) -> None:
-    backend = open_backend(f"hf:{model}")
-    answers = backend._answers  # type: ignore[attr-defined]
-    in_this_process(backend)
+def test_a_killed_model_is_one_sentence_and_no_answer_is_lost(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = opened(model)
     with Store(tmp_path) as store, AskSession(backend, store, AskPolicy(deadline=None)) as session:
         session.ask([request("x")])
-        backend._answers = answers  # type: ignore[attr-defined]
-        signalled(backend, {0: signal.SIGKILL})
-        with pytest.raises(RunFailed, match=r"its process was killed, perhaps for lack of memory: .*\(0 of 1 done"):
-            session.ask([request("y")])
-    again = open_backend(f"hf:{model}")
-    in_this_process(again)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalBackend, "_answers", APART)
+            signalled(backend, {0: signal.SIGKILL})
+            with pytest.raises(RunFailed, match=r"its process was killed, perhaps for lack of memory: .*\(0 of 1 done"):
+                session.ask([request("y")])
+    again = opened(model)
     with Store(tmp_path) as store, AskSession(again, store, AskPolicy(deadline=None)) as session:
         assert all(exchange.answer for exchange in session.ask([request("x"), request("y")]))
     assert session.budget.sent == 1
 
 
+@pytest.mark.usefixtures("apart")
 def test_an_interrupt_ends_what_a_model_computes(model: Path, tmp_path: Path) -> None:
     """A batch of a large model takes minutes: here the process is halted, so that it never ends."""
     backend = open_backend(f"hf:{model}")
@@ -210,7 +211,7 @@ def test_an_interrupt_ends_what_a_model_computes(model: Path, tmp_path: Path) ->
 def test_a_model_ends_with_the_command_that_asks_it(number: int, code: int, tmp_path: Path) -> None:
     folder = tiny_gguf.build(tmp_path / "tiny", "llama")
     path = tiny_gguf.to_gguf(folder, "llama", tmp_path / "tiny.gguf")
-    command = Started(["suggesters", f"gguf:{path}", "--cache", tmp_path / "cache"])
+    command = Started(["suggesters", f"gguf:{path}", "--cache", tmp_path / "cache"], models_apart=True)
     while not (there := models(command.pid)):
         assert command.poll() is None, command.said()[1]
         time.sleep(0.01)
