@@ -42,7 +42,9 @@ def stop_on_the_way(words: list[str], cwd: Path, out: str) -> None:
     assert process.done().returncode == 130
 
 
-@pytest.mark.parametrize("alg", COMMANDS)
+@pytest.mark.parametrize(
+    "alg", [one if one == "doors" else pytest.param(one, marks=pytest.mark.slow) for one in COMMANDS]
+)
 def test_a_method_from_outside_learns_continues_and_is_evaluated(alg, tmp_path):
     stop_on_the_way(train(alg, "run"), tmp_path, "run")
     continued = bkrl(*train(alg, "run"), "--json", cwd=tmp_path)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +21,7 @@ from bkrl.envs.babyai.constants import BALL, BOX, COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair, most_distractors
 from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.state import MARGIN
+from tests.commands import printed
 from tests.envs import equality_babyai as equality
 
 TRAIN, TEST, FRENCH = "BabyAI-MixedTrainLocal-v0", "BabyAI-MixedTestLocal-v0", "BabyAI-MixedTrainLocalFrench-v0"
@@ -301,11 +301,8 @@ print(digest.hexdigest())
 """
 
 
-def test_same_seeds_same_bytes_in_another_process() -> None:
-    digests = {
-        subprocess.run([sys.executable, "-c", _DIGEST], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
+def test_same_seeds_same_bytes_in_another_process(tmp_path: Path) -> None:
+    digests = printed(_DIGEST, tmp_path)
     assert len(digests) == 1
     assert len(digests.pop().strip()) == hashlib.sha256().digest_size * 2
 

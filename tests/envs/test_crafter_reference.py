@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import warnings
 
 import crafter
@@ -16,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 import bkrl.envs
 from bkrl.core.errors import UsageError
 from bkrl.envs.crafter import FAMILY, layout, rules
+from tests.commands import printed
 
 ROLLOUT = """
 import hashlib, numpy as np, bkrl.envs
@@ -92,11 +91,8 @@ def test_gymnasium_accepts_it(observation):
         check_env(reference(observation=observation), skip_render_check=False)
 
 
-def test_the_same_seed_is_the_same_trajectory_in_another_process():
-    digests = {
-        subprocess.run([sys.executable, "-c", ROLLOUT], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
+def test_the_same_seed_is_the_same_trajectory_in_another_process(tmp_path):
+    digests = printed(ROLLOUT, tmp_path)
     assert len(digests) == 1
     assert len(digests.pop().strip()) == 2 * hashlib.sha256().digest_size
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make, make_vec, toy
+from tests.commands import printed
 
 IDS = [facts.env_id for facts in toy.specs()]
 GAMMA = 0.99
@@ -137,7 +137,7 @@ def test_snapshot_goes_back_in_time() -> None:
     assert np.array_equal(after, elsewhere)
 
 
-def test_same_seed_same_bytes_in_another_process() -> None:
+def test_same_seed_same_bytes_in_another_process(tmp_path: Path) -> None:
     program = (
         "import hashlib, numpy as np\n"
         "from bkrl.envs import make_vec\n"
@@ -146,11 +146,7 @@ def test_same_seed_same_bytes_in_another_process() -> None:
         "for _ in range(200): digest.update(envs.step(rng.integers(0, 4, 5))[0].tobytes())\n"
         "print(digest.hexdigest())\n"
     )
-    outputs = {
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
-    assert len(outputs) == 1
+    assert len(printed(program, tmp_path)) == 1
 
 
 def test_captions_frames_and_bad_actions() -> None:

@@ -52,7 +52,7 @@ def trained(network: str, missions: bool = False) -> tuple[float, float]:
     return float(np.mean(rollouts[-5:])), float(np.mean([episode.success for episode in episodes]))
 
 
-@pytest.mark.parametrize("missions", [False, True])
+@pytest.mark.parametrize("missions", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_recurrent_agent_does_what_it_was_shown(missions: bool) -> None:
     """With missions (here there is none) the unit's gradients are written out."""
     rollouts, success = trained("recurrent", missions)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from bkrl.learn.hardware import Hardware
 from bkrl.learn.ppo import PPO, Diverged
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.streams import EnvReward
+from tests.commands import printed
 
 SMALL = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3e-3)
 
@@ -29,7 +29,7 @@ def make_ppo(env_id: str, seed: int = 0, steps: int = 40_000, streams=None, conf
     return PPO(envs, agent, streams, config, total_steps=steps, seed=seed, **options)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("env_id", ["Toy-Chain", "Toy-TwoExits", "Toy-Grid", "Toy-Endless"])
 def test_solves_toy_envs(env_id: str, seed: int) -> None:
     torch.set_num_threads(1)
@@ -163,10 +163,7 @@ for seed in (5, 6):
 """
 
 
-def test_same_seed_same_weights_in_another_process() -> None:
-    (digests,) = {
-        subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
+def test_same_seed_same_weights_in_another_process(tmp_path: Path) -> None:
+    (digests,) = printed(PROGRAM, tmp_path)
     one, other = digests.split()
     assert one != other

@@ -45,6 +45,7 @@ def rows(cache: Path, statement: str) -> list[tuple[int, ...]]:
     return []  # its tables are not made yet
 
 
+@pytest.mark.slow
 def test_a_question_is_asked_once_through_kills_and_in_any_order_of_runs(asking: list[object], tmp_path: Path) -> None:
     calm, cache = tmp_path / "calm" / "cache", tmp_path / "killed" / "cache"
     few = run(asking, calm, "few", "--num", 30)

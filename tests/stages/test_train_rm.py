@@ -200,7 +200,7 @@ def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(
     assert any(line.startswith("In every state the same: ") for line in said.lines)
 
 
-@pytest.mark.parametrize("variant", ["pref", "code", "goal"])
+@pytest.mark.parametrize("variant", ["code", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pref", "goal"))])
 def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant, monkeypatch):
     if variant != "goal":  # half of the updates are enough for these
         monkeypatch.setattr("bkrl.potentials.parts.UPDATES", 1_000)
@@ -417,7 +417,7 @@ def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
 
 def test_training_that_stops_early_says_so(labelled, tmp_path):
     said = Said()
-    run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "rm", epochs=40), said)
+    run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "rm", epochs=40, control="shuffled"), said)
     assert any(re.search(r"no longer fell \(\d+ of at most 40 epochs\)", line) for line in said.lines), said.lines
 
 

@@ -122,7 +122,10 @@ def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
     assert not (out / "chain" / "ppo-s2").exists()
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C in a terminal", "terminal closed", "kill -9"])
+@pytest.mark.parametrize(
+    "how",
+    ["Ctrl-C in a terminal", *(pytest.param(one, marks=pytest.mark.slow) for one in ("terminal closed", "kill -9"))],
+)
 def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
     """A terminal sends what it sends to the workers, too; a sweep that is killed says nothing to them."""
     endless = TOY.replace('algs = ["ppo", "bk-pref"]', 'algs = ["ppo"]')
@@ -148,6 +151,7 @@ def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
     assert int(newest.name.removeprefix("step-")) == clocks.last_step(run) > 65536
 
 
+@pytest.mark.slow
 def test_a_worker_in_a_long_iteration_is_told_twice(tmp_path, monkeypatch):
     """Training that waits for the answers of a language model may be in one iteration for hours."""
     monkeypatch.setattr(local, "PATIENCE", 2.0)
@@ -177,6 +181,7 @@ def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
     workers.stop()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
     cells = plan(tomllib.loads(TOY), tmp_path).cells
     workers = Local(1, tmp_path)
@@ -192,6 +197,7 @@ def test_a_worker_that_is_killed_with_nothing_to_do_is_replaced(tmp_path):
     workers.stop()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_stop_takes_its_cell_with_it_and_no_other(tmp_path):
     endless = TOY.replace("steps = 512\ncheckpoints = 1", "steps = 1_000_000_000\ncheckpoints = 1")
     cells = plan(tomllib.loads(endless), tmp_path).cells
@@ -283,7 +289,9 @@ def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
     assert "chain/eval-ppo-s1" in outcome.failed
 
 
-@pytest.mark.parametrize("before", ["label-pref", "rm-pref", "bk-pref-s1"])
+@pytest.mark.parametrize(
+    "before", ["bk-pref-s1", *(pytest.param(one, marks=pytest.mark.slow) for one in ("label-pref", "rm-pref"))]
+)
 def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
     """Wherever it is cut: what a run was made from is known by its hash, and is looked for where the study has it."""
     done = do(tmp_path, monkeypatch, only=f"chain/{before}")[0].done
@@ -625,10 +633,8 @@ def test_the_estimate_is_for_this_machine_alone(tmp_path, monkeypatch):
         assert [line.strip()[: len(words)] for line, words in zip(found, said, strict=True)] == said
 
 
-def test_the_speed_of_a_machine_is_measured_in_a_few_tenths_of_a_second(monkeypatch):
-    began = time.perf_counter()
+def test_the_speed_of_a_machine_is_that_of_a_core():
     assert 0.01 < clocks.speed() < 20  # 1: a core of the machine that the studies' minutes were measured on
-    assert 0.3 <= time.perf_counter() - began < 5
 
 
 LINES = [
