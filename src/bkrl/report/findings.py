@@ -50,18 +50,18 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         text += f"; {_of_methods(len(hinted), total)} faster, not significantly" if hinted else ""
         text += f"; {_of_methods(len(worse), total)} significantly worse" if worse else ""
     elif not known:
-        text = "Where a method is better than plain PPO, a control is not shown to do worse"
+        text = "Where a method is better than plain PPO, it does not beat a control"
     elif total == 1:
         text = "Background knowledge helped in the only case compared"
     else:
         text = f"Background knowledge helped in {len(known)} of {total} cases"
         text += f" and hurt in {len(worse)}" if worse else ""
         if len(known) < len(better):
-            text += f"; in {len(better) - len(known)} more a control is not shown to do worse"
+            text += f"; in {len(better) - len(known)} more it does not beat a control"
         text += f"; {len(hinted)} more {_were(len(hinted))} faster, not significantly" if hinted else ""
     without = sum(not row.versus for row in known)
     if without:
-        text += f"; no control was trained for {'it' if total == 1 else f'{without} of the gains'}"
+        text += f"; {'it' if total == 1 else f'{without} of the gains'} lack{'s' if without == 1 else ''} a control run"
     if any(row.group.unguarded for row in known):
         text += "; some of these gains come from a form of shaping that guarantees nothing"
     if n < st.FEW_SEEDS:
