@@ -93,9 +93,7 @@ def test_it_is_a_complete_run(made):
 def test_verdicts(made):
     _, result, html, _ = made
     text = squeezed(html)
-    assert (
-        "Background knowledge helped in 1 of 3 cases and hurt in 1; 1 of the gains lacks a control run." in text
-    )
+    assert "Background knowledge helped in 1 of 3 cases and hurt in 1; 1 of the gains lacks a control run." in text
     assert f"{RED} bk-code reached 80 % in at most half the steps of plain PPO" in text
     assert f"{RED} bk-goal was significantly slower to reach 80 % than plain PPO" in text
     assert f"{RED} bk-pref is not shown to differ from plain PPO" in text

@@ -30,8 +30,8 @@ def headline_figures(quality: Quality) -> dict[str, float | str | None]:
     }
 
 
-def summary(report: Report, worth: Worth, failures: Failures) -> str:
-    """What stands out, in two or three sentences."""
+def summary(report: Report, worth: Worth, failures: Failures, measured_in: str) -> str:
+    """What stands out, in two or three sentences; `measured_in`: the dataset's env, where Φ may not have been built."""
     small, paper = worth["small"], worth["paper"]
     said = []
     if small and small["mean_states_rho"] is not None:
@@ -42,7 +42,7 @@ def summary(report: Report, worth: Worth, failures: Failures) -> str:
         said.append(text + f", on average over {_tasks(small)}.")
     if report["ordering"] is not None:
         said.append(
-            f"On the dataset ({report['env_id']}), the end of a solved episode lies above other windows "
+            f"On the dataset ({measured_in}), the end of a solved episode lies above other windows "
             f"{percent(report['ordering'])} of the time."
         )
     above, low, high = (report["segments"][name] for name in ("above", "low", "high"))

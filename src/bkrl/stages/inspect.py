@@ -77,7 +77,7 @@ def run(
                 update(2 * number + 1, f"{name} on solved levels")
                 worth = measure(phi, phi.artefact.env_family, layouts)
                 bad = failures(phi, data, report)
-                said = summary(report, worth, bad)
+                said = summary(report, worth, bad, data.env_id)
                 found: Quality = {**report, "worth": worth, "failures": bad, "summary": said, "doubts": doubts(report)}
                 qualities[name] = found
                 update(2 * number + 2)
