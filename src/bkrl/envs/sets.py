@@ -63,30 +63,18 @@ SECOND: Final = TaskSet(
     "second",
     "claims are made here, once; no setting may be chosen by these figures",
     (
-        "Crafter-Text-MakeStonePickaxe",
-        "Crafter-Text-CollectCoal",
-        "Crafter-Text-CollectIron",
-        "Crafter-Text-EatPlant",
-        "CrafterReward-v1",
-        "MiniGrid-DoorKey-16x16-v0",
-        "MiniGrid-UnlockPickup-v0",
-        "MiniGrid-KeyCorridorS3R3-v0",
-        "MiniGrid-KeyCorridorS4R3-v0",
-        "MiniGrid-KeyCorridorS5R3-v0",
-        "MiniGrid-KeyCorridorS6R3-v0",
-        "MiniGrid-MultiRoom-N6-v0",
-        "MiniGrid-ObstructedMaze-1Dlhb-v0",
-        "MiniGrid-ObstructedMaze-2Dlhb-v0",
-        "BabyAI-GoToSeqS5R2-v0",
-        "BabyAI-PutNextLocal-v0",
-        "BabyAI-MiniBossLevel-v0",
-        "BabyAI-Text-GoToLocal-PurpleBall-S20",
-        "BabyAI-Text-GoToLocal-RedKey-S20",
+        "Crafter-Text-MakeStonePickaxe", "Crafter-Text-CollectCoal", "Crafter-Text-CollectIron",
+        "Crafter-Text-EatPlant", "CrafterReward-v1",
+        "MiniGrid-DoorKey-16x16-v0", "MiniGrid-UnlockPickup-v0", "MiniGrid-KeyCorridorS3R3-v0",
+        "MiniGrid-KeyCorridorS4R3-v0", "MiniGrid-KeyCorridorS5R3-v0", "MiniGrid-KeyCorridorS6R3-v0",
+        "MiniGrid-MultiRoom-N6-v0", "MiniGrid-ObstructedMaze-1Dlhb-v0", "MiniGrid-ObstructedMaze-2Dlhb-v0",
+        "BabyAI-GoToSeqS5R2-v0", "BabyAI-PutNextLocal-v0", "BabyAI-MiniBossLevel-v0",
+        "BabyAI-Text-GoToLocal-PurpleBall-S20", "BabyAI-Text-GoToLocal-RedKey-S20",
     ),
     "1 to 13",
     1,
     13,
-)
+)  # fmt: skip
 SETS: Final = {one.name: one for one in (FIRST, SECOND)}
 
 
