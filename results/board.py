@@ -54,7 +54,7 @@ def add(study: str, cells: str, folder: Path, name: str, measure: str) -> dict[s
         UsageError: the pattern fits no training run of the study, or those of several envs.
     """
     found = [cell for cell in chosen(load_study(study, folder), folder, cells) if cell.stage == "train_rs"]
-    names = [name for cell in found if fnmatchcase(name := name_of(cell, folder), cells)]  # without what those need
+    names = [at for cell in found if fnmatchcase(at := name_of(cell, folder), cells)]  # without what those need
     runs = [_run(folder, name, measure) for name in names]
     if not runs:
         raise UsageError(f"No training run of {study} is called '{cells}'; `bkrl sweep {study} --dry-run` lists them.")

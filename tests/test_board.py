@@ -44,8 +44,9 @@ def done(root: Path, out: Path, only: str = "") -> None:
 
 
 def test_a_row_says_what_the_runs_reached_and_what_they_rest_on(swept: Path) -> None:
-    row = board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "", "success_rate")
+    row = board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "toy/bk-pref", "success_rate")
     (run,) = row["run"]
+    assert (row["name"], run["cell"]) == ("toy/bk-pref", "chain/bk-pref-s1")
     assert (row["commit"], row["answered"], run["seed"]) == ("0123456789ab", "return", 1)
     kinds = {Path(name).suffix for name in run["files"]}
     assert kinds == {".safetensors", ".parquet"}
