@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkrl.core import jit
@@ -146,6 +147,23 @@ def test_a_helper_is_compiled_once_for_all_constants(cache: Path) -> None:
     assert added_twice(1) == 4
     assert len(added.overloads) == 1  # type: ignore[attr-defined]
     assert len(list(cache.rglob("*.nbi"))) == 1  # the kernel's alone
+
+
+def test_a_helper_that_returns_an_array_is_refused(cache: Path) -> None:
+    """Whoever calls it would not know that it has to give the array back, or would give back what was lent."""
+    made = jit.helper(lambda: np.zeros(2))
+    lent = jit.helper(lambda of: of[1:])
+    with pytest.raises(Exception, match="returns an array"):
+        jit.kernel(lambda: made()[0])()
+    with pytest.raises(Exception, match="returns an array"):
+        jit.kernel(lambda of: lent(of)[0])(np.zeros(2))
+
+
+def test_a_kernel_that_makes_no_array_counts_none(cache: Path) -> None:
+    first = jit.helper(lambda of: of[0] + 0)
+    kernel = jit.kernel(lambda rows: first(rows[0]))
+    assert kernel(np.ones((2, 2))) == 1
+    assert all("NRT_incref" not in code for code in kernel.inspect_llvm().values())
 
 
 def test_a_package_that_keeps_kernels_is_imported_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from bkrl.envs.babyai.minigrid_generate import generate_hall, generate_rooms
 from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
+from bkrl.envs.babyai.state import ahead, cell_at
 from bkrl.envs.babyai.view import observe
 
 
@@ -41,6 +42,8 @@ def step_envs(
         grid, env, action = grids[n], envs[n], actions[n]
         env.steps += 1
         carried_before, task, hit = env.carrying, env.task[0], False
+        stood, heading, front = env.agent, env.heading, env.agent + ahead(env.heading, stride)
+        was_in_front = cell_at(grid, front)
         if task == AVOID:
             hit = move_obstacles(grid, env, action, stride)
         elif task == MATCH and action == PICKUP:
@@ -59,7 +62,9 @@ def step_envs(
         success[n] = solved and reward > 0
         terminated[n] = solved or status == FAILURE or outcome in (REACHED_GOAL, FELL_INTO_LAVA)
         truncated[n] = env.steps >= env.max_steps
-        observe(grid, env, stride, observations[n])
+        stays = env.agent == stood and env.heading == heading and env.carrying == carried_before
+        if not stays or cell_at(grid, front) != was_in_front or task == AVOID or env.steps == 1:
+            observe(grid, env, stride, observations[n])
     for n in range(start, stop):
         for byte in range(observations.shape[1]):  # a slice would be copied twice: the two might overlap
             shown[n, byte] = observations[n, byte]

@@ -49,7 +49,7 @@ def clear_map(grid: Any, env: Any, level: Any, stride: int) -> None:
     env.task[0] = level.task
     env.max_steps, env.see_through = level.max_steps, level.see_through
     env.strict = env.in_sequence = env.target_is_plural = 0
-    env.agent, env.heading = NOWHERE, 0
+    env.agent, env.heading, env.obstacles = NOWHERE, 0, 0
     for at in range(len(grid)):
         grid[at] = WALL_CELL
     fill(grid, 1, 1, level.width - 2, level.height - 2, EMPTY_CELL, stride)

@@ -17,7 +17,6 @@ from bkrl.envs.babyai.state import (
     EMPTY_CELL,
     FIRST,
     MARGIN,
-    MEMBER_SHIFT,
     SECOND,
     TRACKED_SHIFT,
     WALL_CELL,
@@ -89,7 +88,7 @@ def name_target(env: Any, target: int, cell: int) -> None:
 
 @helper
 def draw_hall(grid: Any, env: Any, level: Any, stride: int) -> None:
-    """`EmptyEnv`, and `DynamicObstaclesEnv` with `count` obstacles: obstacle i is the ball with member bit i."""
+    """`EmptyEnv`, and `DynamicObstaclesEnv` with `count` obstacles."""
     width, height = level.width, level.height
     grid[place_of(width - 2, height - 2, stride)] = GOAL_CELL
     env.agent = place_of(1, 1, stride)
@@ -98,7 +97,9 @@ def draw_hall(grid: Any, env: Any, level: Any, stride: int) -> None:
         start_in(grid, env, 0, 0, width, height, stride)
     for i in range(level.count):
         at = find_empty(grid, env, 0, 0, width, height, stride)
-        grid[at] = make_cell(c.BALL, c.BLUE, 0) | 1 << (MEMBER_SHIFT + i)
+        grid[at] = make_cell(c.BALL, c.BLUE, 0)
+        place = (at // stride - MARGIN) * 16 + at % stride - MARGIN
+        env.obstacles |= np.uint64(place) << np.uint64(8 * i)
 
 
 @helper

@@ -91,7 +91,8 @@ def draw_locked_room(grid: Any, env: Any, width: int, height: int, stride: int) 
         fill(grid, right, y, width - right, 1, WALL_CELL, stride)
     locked = integer_below(env, 6)
     grid[place_in_side_room(env, locked, left, right, rows, stride)] = GOAL_CELL
-    colors = shuffled_colors(env)
+    colors = _COLORS.copy()
+    shuffle_colors(env, colors)
     for room in range(6):
         at = place_of(right if room % 2 else left, room // 2 * rows + 3, stride)
         grid[at] = make_cell(c.DOOR, colors[room], c.LOCKED if room == locked else c.CLOSED)
@@ -196,15 +197,14 @@ def draw_room(
 
 
 @helper
-def shuffled_colors(env: Any) -> Any:
-    """`MiniGridEnv._rand_subset` of all colours."""
-    left, drawn = _COLORS.copy(), _COLORS.copy()
-    for i in range(len(left)):
-        number = integer_below(env, len(left) - i)
-        drawn[i] = left[number]
-        for after in range(number, len(left) - 1 - i):
-            left[after] = left[after + 1]
-    return drawn
+def shuffle_colors(env: Any, colors: Any) -> None:
+    """`MiniGridEnv._rand_subset` of all colours, in place."""
+    for i in range(len(colors)):
+        drawn = i + integer_below(env, len(colors) - i)
+        color = colors[drawn]
+        for at in range(drawn, i, -1):
+            colors[at] = colors[at - 1]
+        colors[i] = color
 
 
 @helper
@@ -273,7 +273,8 @@ def draw_maze(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
     A quarter is a side room, its door to the middle, and its two locked doors to the corners. The agent starts in
     column `place` of the middle row.
     """
-    colors = shuffled_colors(env)
+    colors = _COLORS.copy()
+    shuffle_colors(env, colors)
     ball = make_cell(c.BALL, c.BLUE, 0)
     if level.count == 0:
         lock(grid, env, plan, 0, 0, colors[0], level.blocked, stride)

@@ -15,8 +15,6 @@ from bkrl.envs.babyai.state import (
     EMPTY_CELL,
     FIRST,
     MARGIN,
-    MEMBER_MASK,
-    MEMBER_SHIFT,
     NOTHING_CARRIED,
     ahead,
     cell_at,
@@ -27,8 +25,7 @@ from bkrl.envs.babyai.state import (
     state_of,
 )
 
-MAX_OBSTACLES: Final = 8
-"""Obstacle i is the ball with member bit i."""
+MAX_OBSTACLES: Final = 8  # one byte of `state.ENV["obstacles"]` each
 _TRIES: Final = 101  # to find an obstacle another place; then it stays
 
 
@@ -73,22 +70,18 @@ def move_obstacles(grid: Any, env: Any, action: int, stride: int) -> bool:
     That depends on what was in front before the obstacles moved.
     """
     front = kind_of(cell_at(grid, env.agent + ahead(env.heading, stride)))
-    places: Any = np.zeros(MAX_OBSTACLES, np.int64)
-    for row in range(MARGIN * stride, len(grid) - MARGIN * stride, stride):
-        for place in range(row + MARGIN, row + stride - MARGIN):
-            if cell_at(grid, place) & MEMBER_MASK:
-                number = 0
-                while (cell_at(grid, place) >> (MEMBER_SHIFT + number)) & 1 == 0:
-                    number += 1
-                places[number] = place
-    for at in places:
-        if at == 0:  # fewer than MAX_OBSTACLES
+    for i in range(0, 8 * MAX_OBSTACLES, 8):
+        place: Any = np.int64(env.obstacles >> np.uint64(i)) & 255
+        if place == 0:  # fewer than MAX_OBSTACLES
             break
+        at = ((place >> 4) + MARGIN) * stride + (place & 15) + MARGIN
         for _ in range(_TRIES):
             x = integer_below(env, 3) - 1
-            to = at + x + (integer_below(env, 3) - 1) * stride
+            y = integer_below(env, 3) - 1
+            to = at + x + y * stride
             if kind_of(cell_at(grid, to)) == c.EMPTY and to != env.agent:
                 put(grid, to, cell_at(grid, at))
                 put(grid, at, EMPTY_CELL)
+                env.obstacles += np.uint64(16 * y + x) << np.uint64(i)
                 break
     return action == c.FORWARD and front not in (c.EMPTY, c.GOAL)

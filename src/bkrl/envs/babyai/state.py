@@ -68,6 +68,7 @@ ENV = np.dtype(
         ("stale", np.uint8),  # some cell's tracked bits differ from its member bits
         ("in_sequence", np.uint8),  # the mission has two clauses
         ("carrying", np.uint32),  # a cell, or NOTHING_CARRIED
+        ("obstacles", np.uint64),  # that move, a byte each: 16 y + x; 0 is none
         # The mission: for each task what it is, and one bit in each of the flags
         ("task", np.uint8, (MAX_TASKS,)),
         ("target_kind", np.uint8, (MAX_TASKS,)),
@@ -109,7 +110,7 @@ def make_cell(kind: int, color: int, state: int) -> int:
 @helper
 def cell_at(grid: Any, at: int) -> int:
     """What is in a cell, as numba's usual integer."""
-    cell: Any = np.int64(grid[at])
+    cell: Any = np.int64(grid[np.uint64(at)])  # numba would look whether a signed index counts from the end
     return cell
 
 
@@ -128,10 +129,5 @@ def put(grid: Any, at: int, cell: int) -> None:
 @helper
 def ahead(heading: int, stride: int) -> int:
     """The distance in the grid to the cell in front of an agent."""
-    if heading == 0:
-        return 1
-    if heading == 1:
-        return stride
-    if heading == 2:
-        return -1
-    return -stride
+    distance = stride if heading & 1 else 1
+    return -distance if heading & 2 else distance

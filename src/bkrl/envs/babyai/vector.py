@@ -12,7 +12,7 @@ from bkrl.envs.babyai.constants import ACTION_NAMES, DONE, OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.family import EnvSpec
-from bkrl.envs.vector import BaseVectorEnv, Moved
+from bkrl.envs.vector import BaseVectorEnv, Moved, rows_of
 
 
 class BabyAIVectorEnv(BaseVectorEnv):
@@ -77,8 +77,7 @@ class BabyAIVectorEnv(BaseVectorEnv):
         return shown.reshape(self._looks.shape), rewards, terminated, truncated, success
 
     def _views(self, which: Any = ...) -> NDArray[np.uint8]:
-        views = self._looks[which]
-        return views.copy() if which is ... else views
+        return rows_of(self._looks, which)
 
     def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return self.engine.envs["episode_return"][which], self.engine.envs["steps"][which]

@@ -14,7 +14,7 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, ITEMS
 from bkrl.envs.crafter.state import HEALTH
 from bkrl.envs.crafter.tasks import TaskTracker, tracker_of
 from bkrl.envs.family import EnvSpec
-from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
+from bkrl.envs.vector import BaseVectorEnv, Moved, Obs, rows_of
 
 
 class CrafterVectorEnv(BaseVectorEnv):
@@ -95,10 +95,10 @@ class CrafterVectorEnv(BaseVectorEnv):
     def _views(self, which: Any = ...) -> Obs:
         symbolic, images = self.engine.out.symbolic, self.engine.out.images
         if self._observation == "symbolic":
-            return symbolic[which].copy()
+            return rows_of(symbolic, which)
         if self._observation == "image":
-            return images[which].copy()
-        return {"symbolic": symbolic[which].copy(), "image": images[which].copy()}
+            return rows_of(images, which)
+        return {"symbolic": rows_of(symbolic, which), "image": rows_of(images, which)}
 
     def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return self.engine.envs["episode_return"][which], self.engine.envs["steps"][which]
