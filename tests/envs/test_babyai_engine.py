@@ -16,8 +16,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.jit import kernel
 from bkrl.envs import make, make_vec
 from bkrl.envs.babyai.constants import BALL, EMPTY, WALL
-from bkrl.envs.babyai.layouts import PublishedLayouts
-from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level
+from bkrl.envs.babyai.layouts import RecipeLayouts
+from bkrl.envs.babyai.levels import LEVELS, PRETRAINING, PURPLE_KEY, Level, recipe_of
 from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import integer_below, read_stream, write_stream
 from bkrl.envs.babyai.reference import TextLevel
@@ -91,7 +91,7 @@ def test_errands_equal_minigrid(env_id: str, steps: int) -> None:
 def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
     """Cramped rooms, in which many layouts are rejected because something cannot be reached."""
     level = Level("cramped", "go to, then go to", (PRETRAINING, PURPLE_KEY), size, distractors)
-    env, layouts = TextLevel(level), PublishedLayouts(level, 1)
+    env, layouts = TextLevel(level), RecipeLayouts(recipe_of(level), 1)
     stride = size + 2 * MARGIN
     grids, observations = np.zeros((1, stride * stride), np.uint32), np.zeros((1, 147), np.uint8)
     envs, record = np.zeros(1, ENV), np.zeros(1, ENV)[0]

@@ -56,7 +56,7 @@ def perform(instruction: Instr, props: dict[tuple[int, int], WorldObj], actions:
     story = []
     for action in actions:
         outs = (views, views.copy(), rewards, terminated, truncated, np.zeros(1, bool))
-        step_envs(grids, envs, np.array([action]), np.zeros(1, bool), STRIDE, *outs, 0, 1)
+        step_envs(grids, envs, np.array([action]), np.zeros(1, bool), None, STRIDE, *outs, 0, 1)
         observation, reward, done, cut, _ = env.step(action)
         np.testing.assert_array_equal(views.reshape(7, 7, 3), observation["image"])
         assert (rewards[0], terminated[0], truncated[0]) == (np.float32(reward), done, cut)

@@ -17,10 +17,9 @@ from bkrl.envs.babyai.layouts import (
     Layouts,
     LoadedLayouts,
     MiniGridLayouts,
-    PublishedLayouts,
     RecipeLayouts,
 )
-from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.levels import LEVELS, recipe_of
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.recipes import RECIPES
@@ -98,6 +97,7 @@ class Engine:
             self.envs,
             actions,
             self._moving if idle is None else idle,
+            self._layouts.own_step,
             self._stride,
             self.observations,
             shown,
@@ -203,7 +203,7 @@ def _layouts_of(env_id: str, num_envs: int, glam: GlamLevel | None) -> Layouts:
     if glam is not None:
         return GlamLayouts(glam, num_envs)
     if env_id in LEVELS:
-        return PublishedLayouts(LEVELS[env_id], num_envs)
+        return RecipeLayouts(recipe_of(LEVELS[env_id]), num_envs)
     if env_id in RECIPES:
         return RecipeLayouts(RECIPES[env_id], num_envs)
     if env_id in MINIGRID_LEVELS:

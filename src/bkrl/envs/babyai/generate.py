@@ -99,9 +99,14 @@ def _fill(record: Any, values: dict[str, Any]) -> None:
 
 
 @helper
-def generate(grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int) -> None:
-    """Draw a layout and its mission, again and again until both pass."""
-    while not draw_layout(grid, env, plan, mission, level, steps, template, stride):
+def generate(
+    grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, doors: Any, stride: int
+) -> None:
+    """Draw a layout and its mission, again and again until both pass.
+
+    doors: None for a recipe without a step `WITH_DOORS`: numba then does not compile what these steps do.
+    """
+    while not draw_layout(grid, env, plan, mission, level, steps, template, doors, stride):
         pass
     if level.open_doors:
         for i in range(plan.num_things):
@@ -117,49 +122,33 @@ def generate(grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: An
 
 @helper
 def draw_layout(
-    grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, stride: int
+    grid: Any, env: Any, plan: Any, mission: Any, level: Any, steps: Any, template: Any, doors: Any, stride: int
 ) -> bool:
     """`RoomGrid._gen_grid`, the level's `gen_mission` and `validate_instrs`; False where the layout is rejected."""
     write(grid, template)
     begin_rooms(env, plan, level.columns, level.rows, level.size, stride)
     clear_mission(env, mission)
     for s in range(len(steps)):
-        if not follow(grid, env, plan, mission, level, steps[s], stride):
+        if not follow(grid, env, plan, mission, level, steps[s], doors, stride):
             return False
     mark(grid, env, plan, mission, stride)
     return is_valid(grid, env, plan, mission, level.unblocking, stride)
 
 
 @helper
-def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, stride: int) -> bool:
+def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, doors: Any, stride: int) -> bool:
     """One step."""
     op = step.op
     if op == recipes.AGENT:
         return add_agent(grid, env, plan, step, stride)
     if op == recipes.OBJECT:
         return add_step_object(grid, env, plan, step, stride)
-    if op == recipes.DOOR:
-        plan.room = room_of(env, plan, step)
-        add_door(grid, env, plan, plan.room, step.side, color_said(plan, step.color), step.locked)
-        if plan.locked[plan.room]:
-            plan.locked_room = plan.room
-    elif op == recipes.DISTRACTORS:
+    if op == recipes.DISTRACTORS:
         return add_distractors(grid, env, plan, step, stride)
-    elif op == recipes.CONNECT:
-        without = plan.door_color if step.flag and integer_below(env, 2) == 0 else c.ANY
-        return connect_all(grid, env, plan, without, stride)
-    elif op == recipes.OPENING:
-        remove_wall(grid, plan, room_of(env, plan, step), step.side, stride)
-    elif op == recipes.LOCKED_ROOM:
-        if fraction(env) < level.locked_chance:
-            return add_locked_room(grid, env, plan, stride)
-    elif op == recipes.BLOCK:
-        at = plan.things[plan.num_things - 1] - 1
-        add_thing(grid, plan, at, make_cell(c.BALL, draw_color(env), 0))
+    if op == recipes.DRAW_KIND:
+        plan.kind = step.among[integer_below(env, step.num_among)]
     elif op == recipes.COLORS:
         draw_some(env, step.among, step.num_among, step.number, plan.colors)
-    elif op == recipes.DRAW_KIND:
-        plan.kind = step.among[integer_below(env, step.num_among)]
     elif op == recipes.PAINT_GREY:
         for i in range(plan.num_things - step.number, plan.num_things):
             grid[plan.things[i]] = make_cell(kind_of(cell_at(grid, plan.things[i])), c.GREY, 0)
@@ -172,30 +161,47 @@ def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, 
             cell = cell_at(grid, plan.things[i])
             if kind_of(cell) == c.BALL and color_of(cell) in (c.RED, c.BLUE):
                 return False
-    elif op == recipes.SENTENCE:
-        return draw_sentence(grid, env, plan, mission, level, stride)
-    else:
-        choose_or_set(grid, env, plan, mission, step)
+    elif op == recipes.CHOOSE:
+        start = plan.num_things - step.skip - step.number
+        draw_some(env, plan.things[start:], step.number, step.choose, plan.chosen[plan.num_chosen :])
+        plan.num_chosen += step.choose
+    elif op == recipes.FIRST:
+        plan.chosen[plan.num_chosen] = plan.things[0]
+        plan.num_chosen += 1
+    elif op == recipes.SWAP:
+        if integer_below(env, 2) == 0:
+            plan.chosen[0], plan.chosen[1] = plan.chosen[1], plan.chosen[0]
+    elif op == recipes.TASK:
+        set_task(grid, env, plan, mission, step)
+    elif doors is not None:
+        return follow_with_doors(grid, env, plan, mission, level, step, stride)
     return True
 
 
 @helper
-def choose_or_set(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> None:
-    """The steps that make a mission of the things that are there."""
-    if step.op == recipes.CHOOSE:
-        start = plan.num_things - step.skip - step.number
-        draw_some(env, plan.things[start:], step.number, step.choose, plan.chosen[plan.num_chosen :])
-        plan.num_chosen += step.choose
-    elif step.op == recipes.CHOOSE_DOOR:
+def follow_with_doors(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, stride: int) -> bool:
+    """One of `recipes.WITH_DOORS`."""
+    op = step.op
+    if op == recipes.DOOR:
+        plan.room = room_of(env, plan, step)
+        add_door(grid, env, plan, plan.room, step.side, color_said(plan, step.color), step.locked)
+        if plan.locked[plan.room]:
+            plan.locked_room = plan.room
+    elif op == recipes.CONNECT:
+        without = plan.door_color if step.flag and integer_below(env, 2) == 0 else c.ANY
+        return connect_all(grid, env, plan, without, stride)
+    elif op == recipes.OPENING:
+        remove_wall(grid, plan, room_of(env, plan, step), step.side, stride)
+    elif op == recipes.LOCKED_ROOM:
+        if fraction(env) < level.locked_chance:
+            return add_locked_room(grid, env, plan, stride)
+    elif op == recipes.BLOCK:
+        at = plan.things[plan.num_things - 1] - 1
+        add_thing(grid, plan, at, make_cell(c.BALL, draw_color(env), 0))
+    elif op == recipes.SENTENCE:
+        return draw_sentence(grid, env, plan, mission, level, stride)
+    elif op == recipes.CHOOSE_DOOR:
         plan.chosen[0] = draw_side_with_door(env, plan)
-    elif step.op == recipes.FIRST:
-        plan.chosen[plan.num_chosen] = plan.things[0]
-        plan.num_chosen += 1
-    elif step.op == recipes.SWAP:
-        if integer_below(env, 2) == 0:
-            plan.chosen[0], plan.chosen[1] = plan.chosen[1], plan.chosen[0]
-    elif step.op == recipes.TASK:
-        set_task(grid, env, plan, mission, step)
     else:
         order = integer_below(env, 3)
         if order == 0:
@@ -203,6 +209,7 @@ def choose_or_set(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> No
             env.strict &= 1
         elif order == 2:
             second_first(env, mission)
+    return True
 
 
 @helper

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bkrl.core.jit import kernel
-from bkrl.envs.babyai.constants import AVOID, DROP, MATCH, PICKUP, PUT_NEXT, REWARD_DECAY, TOGGLE
+from bkrl.envs.babyai.constants import AVOID, DROP, MATCH, PICKUP, REWARD_DECAY, TOGGLE
 from bkrl.envs.babyai.generate import begin_episode, fill_hands, generate
 from bkrl.envs.babyai.glam_generate import generate_glam
 from bkrl.envs.babyai.minigrid_generate import generate_hall, generate_rooms
@@ -20,6 +20,7 @@ def step_envs(
     envs: Any,
     actions: Any,
     idle: Any,
+    own_step: Any,
     stride: int,
     observations: Any,
     shown: Any,
@@ -32,7 +33,7 @@ def step_envs(
 ) -> None:
     """One action in each env that does not idle (`MiniGridEnv.step`, `RoomGridLevel.step`).
 
-    `shown`: a copy of the observations.
+    `own_step`: None unless the level has one, see `minigrid_rules`. `shown`: a copy of the observations.
     """
     for n in range(start, stop):
         if idle[n]:
@@ -44,12 +45,13 @@ def step_envs(
         carried_before, task, hit = env.carrying, env.task[0], False
         stood, heading, front = env.agent, env.heading, env.agent + ahead(env.heading, stride)
         was_in_front = cell_at(grid, front)
-        if task == AVOID:
-            hit = move_obstacles(grid, env, action, stride)
-        elif task == MATCH and action == PICKUP:
-            action = TOGGLE
+        if own_step is not None:  # else numba does not compile it
+            if task == AVOID:
+                hit = move_obstacles(grid, env, action, stride)
+            elif task == MATCH and action == PICKUP:
+                action = TOGGLE
         outcome = act(grid, env, action, stride)
-        if task > PUT_NEXT:
+        if own_step is not None:
             status = FAILURE if hit else verify_own(grid, env, action, carried_before, stride)
         else:
             if action == DROP:
@@ -79,17 +81,21 @@ def begin_envs(
     level: Any,
     steps: Any,
     template: Any,
+    doors: Any,
     chosen: Any,
     stride: int,
     observations: Any,
     start: int,
     stop: int,
 ) -> None:
-    """A new episode in each chosen env of a level with a recipe. `plans` (N,) is for layouts while they are drawn."""
+    """A new episode in each chosen env of a level with a recipe. `plans` (N,) is for layouts while they are drawn.
+
+    `doors`: see `generate`.
+    """
     plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
-            generate(grids[n], envs[n], plan, missions[n], level[0], steps, template, stride)
+            generate(grids[n], envs[n], plan, missions[n], level[0], steps, template, doors, stride)
             begin_episode(envs[n])
             observe(grids[n], envs[n], stride, observations[n])
             if level[0].carrying:

@@ -5,19 +5,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, TYPE_NAMES
+from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, PUT_NEXT, TYPE_NAMES
 from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.glam_crowds import crowd_of
 from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
 from bkrl.envs.babyai.kernels import begin_envs, begin_glam_envs, begin_hall_envs, begin_room_envs
-from bkrl.envs.babyai.levels import Level, recipe_of
 from bkrl.envs.babyai.minigrid_generate import minigrid_record
 from bkrl.envs.babyai.minigrid_halls import WORDING
 from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, GRID_OF_ROOMS, MiniGridLevel
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
-from bkrl.envs.babyai.recipes import Recipe
+from bkrl.envs.babyai.recipes import WITH_DOORS, Recipe
 from bkrl.envs.babyai.rooms import PLAN, empty_rooms
 from bkrl.envs.babyai.sentences import MISSION, in_words
 from bkrl.envs.babyai.state import FIRST, MARGIN, SECOND
@@ -27,10 +26,11 @@ _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of a
 
 
 class Layouts:
-    """Begins episodes. `width` and `height` are those of the map, without margins."""
+    """Begins episodes. `width` and `height` are those of the map, without margins; `own_step` as in `step_envs`."""
 
     width: int
     height: int
+    own_step: bool | None = None
 
     def seeded(self, n: int, seed: int) -> None:
         """Env `n` has a new stream of random numbers, from this seed."""
@@ -70,7 +70,9 @@ class RecipeLayouts(Layouts):
         self._said = np.zeros(num_envs, MISSION)
         self._texts = np.full(num_envs, "", object)  # "" until a mission is wanted in words
         plans = np.zeros(num_envs, PLAN)  # one for each thread is used
-        self._tables = self._said, plans, *records_of(recipe), empty_rooms(recipe.columns, recipe.rows, recipe.size)
+        template = empty_rooms(recipe.columns, recipe.rows, recipe.size)
+        doors = None if WITH_DOORS.isdisjoint(step.op for step in recipe.steps) else True
+        self._tables = self._said, plans, *records_of(recipe), template, doors
 
     def begin(
         self,
@@ -98,39 +100,13 @@ class RecipeLayouts(Layouts):
         self._texts[:] = _as_texts(state["missions"])
 
 
-class PublishedLayouts(RecipeLayouts):
-    """The single-room levels of `levels`, whose envs' records say all that a mission needs."""
-
-    def __init__(self, level: Level, num_envs: int) -> None:
-        super().__init__(recipe_of(level), num_envs)
-        self._level = level
-
-    def snapshot(self, envs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return {}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Nothing."""
-
-    def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
-        """The missions in minigrid's words: "the" where one object is meant, "a" where several are."""
-        columns = (envs[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural"))
-        return [self._mission(*row) for row in zip(*columns, strict=True)]
-
-    def _mission(self, colors: list[int], kinds: list[int], plural: int) -> str:
-        verb = "pick up" if self._level.task == "pick up" else "go to"
-        parts = []
-        for task in range(0, 2 * len(self._level.targets), 2):
-            article = "a" if plural >> task & 1 else "the"
-            parts.append(f"{verb} {article} {COLOR_NAMES[colors[task]]} {TYPE_NAMES[kinds[task]]}")
-        return ", then ".join(parts)
-
-
 class MiniGridLayouts(Layouts):
     """The levels of `minigrid_levels`, drawn natively."""
 
     def __init__(self, level: MiniGridLevel, num_envs: int) -> None:
         self.width, self.height = level.width, level.height
         self._level, self._record, self._plans = level, minigrid_record(level), np.zeros(num_envs, PLAN)
+        self.own_step = True if level.task > PUT_NEXT else None
 
     def begin(
         self,

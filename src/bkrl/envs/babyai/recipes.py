@@ -34,6 +34,8 @@ from bkrl.envs.babyai import constants as c
     ORDER,  # two tasks: the first, first then second, or second before first
     SENTENCE,  # a mission of `LevelGen`
 ) = range(21)
+WITH_DOORS: Final = frozenset({DOOR, CONNECT, OPENING, LOCKED_ROOM, BLOCK, CHOOSE_DOOR, ORDER, SENTENCE})
+"""The steps of levels with doors, and of missions that are more than one task."""
 
 SAME: Final = -2
 """A room: that of the last DOOR; a colour: that of this door; a kind: the one drawn by DRAW_KIND."""
