@@ -204,6 +204,17 @@ def test_a_foreign_snapshot_is_refused() -> None:
         np.testing.assert_array_equal(array, state[name])
 
 
+def test_a_snapshot_with_an_obstacle_off_the_map_is_refused() -> None:
+    """Kernels would write where it points to."""
+    env = make_vec("MiniGrid-Dynamic-Obstacles-5x5-v0", 2)
+    env.reset(seed=0)
+    state = env.snapshot()  # type: ignore[attr-defined]
+    env.restore(state)  # type: ignore[attr-defined]
+    state["worlds"].view(ENV)["obstacles"][1] |= 0xFF00
+    with pytest.raises(InputError, match="damaged"):
+        env.restore(state)  # type: ignore[attr-defined]
+
+
 def make_and_snapshot(env_id: str, num_envs: int) -> dict[str, np.ndarray]:
     env = make_vec(env_id, num_envs)
     env.reset(seed=0)

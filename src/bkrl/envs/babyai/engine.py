@@ -154,10 +154,13 @@ class Engine:
         records = np.ascontiguousarray(state["worlds"]).view(ENV)[:, 0]
         inside = np.zeros((self._layouts.height + 2 * MARGIN, self._stride), np.bool_)
         inside[MARGIN:-MARGIN, MARGIN:-MARGIN] = True
-        # Kernels do not check indices, so every agent must be on the map.
+        # Kernels do not check indices, so every agent and every moving obstacle must be on the map.
         on_map = (records["agent"] >= 0) & (records["agent"] < inside.size)
+        y, x = np.divmod(records["obstacles"].copy().view(np.uint8), 16)
+        moving = (y < self._layouts.height) & (x < self._layouts.width)
+        on_map &= moving.reshape(-1, 8).all(1)
         if not (on_map.all() and inside.ravel()[records["agent"]].all() and (records["heading"] < 4).all()):
-            raise InputError("The snapshot is damaged: an agent stands outside its map; take an earlier one.")
+            raise InputError("The snapshot is damaged: something stands outside its map; take an earlier one.")
         self._grids[:] = state["grids"]
         self.envs.view(np.uint8).reshape(self.num_envs, -1)[:] = state["worlds"]
         self.observations[:] = state["observations"]

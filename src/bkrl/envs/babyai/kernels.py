@@ -88,10 +88,7 @@ def begin_envs(
     start: int,
     stop: int,
 ) -> None:
-    """A new episode in each chosen env of a level with a recipe. `plans` (N,) is for layouts while they are drawn.
-
-    `doors`: see `generate`.
-    """
+    """A new episode in each chosen env of a level with a recipe (`generate`); `plans` (N,): for layouts while drawn."""
     plan = plans[start]
     for n in range(start, stop):
         if chosen[n]:
