@@ -173,7 +173,7 @@ ROUGH: Final = 1.5e-4
 """How far `lay_noise` may be from `noise3`, which leaves out points that pull by as much as 1.22e-4."""
 _REACH: Final = float(np.sqrt(2))
 _BLOCK: Final = 8
-"""Cells of a column that are computed together."""
+"""Cells of a column are computed in a multiple of so many."""
 _GRADIENTS_32: Final = _GRADIENTS.astype(np.float32)
 
 
@@ -207,23 +207,23 @@ def lay_noise(env: Any, step_x: float, step_y: float, z: float, bands: Any, plan
                 pull_x, pull_y = _GRADIENTS_32[g, 0], _GRADIENTS_32[g, 1]
                 pull_z = np.float32(_GRADIENTS[g, 2] * dz)
                 start = max(0, int((y - reach) * cells_y))
-                blocks = (min(AREA - 1, int((y + reach) * cells_y)) - start) // _BLOCK + 1
-                start = min(start, AREA - blocks * _BLOCK)
+                cells = ((min(AREA - 1, int((y + reach) * cells_y)) - start) // _BLOCK + 1) * _BLOCK
+                start = min(start, AREA - cells)
                 dy = np.float32(start * step_y - y)
                 for column in range(
                     max(0, int(np.ceil((x - reach) * cells_x))), min(AREA - 1, int((x + reach) * cells_x)) + 1
                 ):
-                    if bands[0, column] < start + blocks * _BLOCK and bands[1, column] >= start:
+                    if bands[0, column] < start + cells and bands[1, column] >= start:
                         dx = np.float32(column * step_x - x)
                         squared, along = np.float32(left) - dx * dx, pull_x * dx + pull_z
-                        _add_pull(plane, column * AREA + start, blocks * _BLOCK, dy, step, squared, along, pull_y)
+                        _add_pull(plane, column * AREA + start, cells, dy, step, squared, along, pull_y)
     for at in range(len(plane)):
         plane[at] *= np.float32(1 / _NORM)
 
 
 @helper
 def _add_pull(plane: Any, first: Int, cells: Int, dy: Any, step: Any, left: Any, along: Any, pull_y: Any) -> None:
-    """Add what a lattice point contributes to the cells of one block, by vector instructions."""
+    """Add what a lattice point contributes to so many cells of a column, by vector instructions."""
     for at in range(cells):
         y = dy + np.float32(np.int32(at)) * step
         attn = left - y * y
