@@ -17,7 +17,10 @@ from tests.commands import bkrl
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 MEASURING = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "import parser_of" in path.read_text()]
-LONG = {"agents.py", "goals.py", "judges.py", "lm.py", "potentials.py", "training.py"}
+LONG = {
+    "agents.py", "goals.py", "gpu.py", "judges.py", "labelling.py", "lm.py", "potentials.py", "program_acts.py", "serving.py",
+    "training.py", "versions.py",
+}  # fmt: skip
 """They train, or ask models, even with --quick; that they start is tested with the others."""
 
 

@@ -32,6 +32,7 @@ def test_an_example_is_short():
         assert 0 < lines <= MOST_LINES, folder
 
 
+@pytest.mark.slow
 def test_an_installed_package_brings_an_env_an_annotator_a_method_and_a_suggester(installed, tmp_path):
     def run(*words, code=0):
         done = bkrl(*words, cwd=tmp_path, code=code, PYTHONPATH=str(installed))

@@ -400,7 +400,9 @@ def test_an_exit_code_does_not_depend_on_who_reads_stderr(place):
     assert done.returncode == 3
 
 
-@pytest.mark.parametrize("reader", ["2>/dev/full", "2>&1 | true", "2>&1 | head -1"])
+@pytest.mark.parametrize(
+    "reader", ["2>/dev/full", *(pytest.param(one, marks=pytest.mark.slow) for one in ("2>&1 | true", "2>&1 | head -1"))]
+)
 def test_work_goes_on_when_nobody_reads_its_progress(reader, tmp_path):
     made = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128 --eval-episodes 2"
     command = f"set -o pipefail; {sys.executable} -m bkrl {made} --out {tmp_path / 'run'} {reader}"

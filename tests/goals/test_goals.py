@@ -282,7 +282,7 @@ def settings(out, **changes):
     return replace(base, **changes)
 
 
-@pytest.mark.parametrize("network", ["compact", "recurrent"])
+@pytest.mark.parametrize("network", ["compact", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, network):
     metrics = the_same_when_killed(settings(tmp_path / "whole", goal_pay="damped", network=network), monkeypatch)
     assert any("goals/suggested_good" in line for line in metrics)

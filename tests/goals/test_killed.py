@@ -82,6 +82,7 @@ def killed(process: Started, server: Counting, out: Path, cache: Path, asked: in
         return process.said()[1]
 
 
+@pytest.mark.slow
 def test_kill_9_asks_nothing_twice_and_leaves_the_same_bytes(server, tmp_path: Path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert begun(server, whole, tmp_path / "own cache").done().returncode == 0

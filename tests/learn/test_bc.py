@@ -131,6 +131,7 @@ def test_a_clone_of_the_bot_succeeds_where_the_bot_does(shown: Path, tmp_path: P
     assert judged.facts["success_rate"] >= 0.9
 
 
+@pytest.mark.slow
 def test_a_clone_that_reads_missions_does_what_they_say_and_ppo_goes_on_from_it(tmp_path: Path) -> None:
     env = "BabyAI-GoToLocal-v0@max_steps=40"
     data = collect.run(CollectConfig(env=env, explorer="bot", episodes=2500, out=tmp_path / "bot"), Reporter()).path

@@ -431,7 +431,13 @@ ARGUMENTS = ["train-rs", "--env", "Toy-Grid", "--steps", "30000", "--num-envs", 
 ARGUMENTS += ["--eval-every", "15000", "--eval-episodes", "8", "--checkpoint-every", "4096"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGTERM, 143), (signal.SIGKILL, -9))),
+    ],
+)
 def test_signals(tmp_path: Path, number: int, code: int) -> None:
     command = [*ARGUMENTS, "--out", tmp_path / "run"]
     process = Started(command)

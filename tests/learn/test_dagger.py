@@ -60,7 +60,7 @@ def test_labels_are_what_the_bot_does_in_each_state_and_it_acts_less_and_less(tm
             assert data.labels[first + length] == -1
 
 
-@pytest.mark.parametrize("network", ["compact", "recurrent"])
+@pytest.mark.parametrize("network", ["compact", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str) -> None:
     the_same_when_killed(settings(tmp_path / "whole", network=network), monkeypatch)
     files = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.parquet")]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.llm.kill_labelling import plan, trial
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing_pays_nothing_twice_and_changes_no_byte(tmp_path: Path) -> None:
     outcome = trial(tmp_path, labels=160, kills=3, rate=0.2, seed=3)
     assert outcome.perfect, outcome

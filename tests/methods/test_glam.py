@@ -47,6 +47,7 @@ def facts(run: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = the_same_when_killed(settings(tmp_path / "whole", imitate="bot"), monkeypatch)
     files = sorted(file.name for file in (tmp_path / "whole" / "policy").iterdir())
@@ -91,7 +92,13 @@ def test_a_large_model_with_random_weights_is_trained_as_one_that_has_read(
 
 def test_a_potential_shapes_it(tmp_path: Path) -> None:
     env = "BabyAI-Text-GoToLocal-RedBall-S20"
-    how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_every": 32}
+    how = {
+        "env": env,
+        "potential": locate(Path("sample:bk-code-minigrid")),
+        "steps": 32,
+        "eval_every": 32,
+        "eval_episodes": 1,
+    }
     lm = replace(TINY, train="heads", action_head=True)
     run = train_rs.run(settings(tmp_path / "run", **how, lm=lm), Reporter()).path
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -102,7 +109,13 @@ def test_a_potential_shapes_it(tmp_path: Path) -> None:
 
 def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path) -> None:
     env = "BabyAI-Text-GoToLocal-RedBall-S20"
-    how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_every": 32}
+    how = {
+        "env": env,
+        "potential": locate(Path("sample:bk-code-minigrid")),
+        "steps": 32,
+        "eval_every": 32,
+        "eval_episodes": 1,
+    }
     lm = replace(TINY, train="heads", action_head=True)
     run = train_rs.run(
         settings(tmp_path / "run", **how, lm=lm, shaping="pbrs+advice", shaping_until=64), Reporter()

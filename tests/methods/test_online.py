@@ -63,6 +63,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     assert (row.steps, row.requests) == (2_560, facts["live"]["pairs"])
 
 
+@pytest.mark.slow
 def test_a_killed_run_says_what_the_whole_run_asked(server, tmp_path, monkeypatch):  # noqa: F811
     """Killed long after its last checkpoint, so that most of what it asked was noted by the process that is gone."""
     the_same_when_killed(

@@ -52,12 +52,14 @@ def trained():
     return fit(pairs(3000), CONFIG, seed=1, epochs=10, words=WORDS)
 
 
+@pytest.mark.slow
 def test_it_learns_which_thing_is_meant(trained):
     aware, blind = trained[1], fit(pairs(1500), PLAIN, seed=1, epochs=3)[1]
     assert aware.accuracy > 0.85
     assert blind.accuracy < 0.7
 
 
+@pytest.mark.slow
 def test_the_same_view_is_worth_something_else_under_another_mission(trained):
     windows, _ = segments(300, np.random.default_rng(3))
     other = replace(windows, missions=np.roll(windows.missions, 1))
@@ -67,6 +69,7 @@ def test_the_same_view_is_worth_something_else_under_another_mission(trained):
         raw(replace(windows, missions=None).numbered())
 
 
+@pytest.mark.slow
 def test_scores_are_the_same_for_any_batch_and_those_of_training(trained):
     raw = trained[0]
     windows, _ = segments(700, np.random.default_rng(7))

@@ -141,6 +141,7 @@ FLAGS = ["train-rs", "--env", "Toy-Chain", "--steps", "10240", "--eval-every", "
 FLAGS += ["--checkpoint-every", "1024", "--num-envs", "8", "--num-steps", "32", "--track", "tensorboard", "--out"]
 
 
+@pytest.mark.slow
 def test_tensorboard_has_every_point_once_after_a_kill(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = tmp_path / "r"

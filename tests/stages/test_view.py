@@ -74,7 +74,7 @@ def test_the_explorer_sees_pictures_and_the_dataset_holds_symbols(tmp_path: Path
     assert load_agent(result.path / "policies", "step-000000000128").view == "image"
 
 
-@pytest.mark.parametrize("network", ["compact", "residual"])
+@pytest.mark.parametrize("network", ["compact", pytest.param("residual", marks=pytest.mark.slow)])
 def test_interrupted_is_byte_for_byte_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str) -> None:
     whole = settings(tmp_path / "whole", steps=320, checkpoint_every=64, network=network)
     the_same_when_killed(whole, monkeypatch)

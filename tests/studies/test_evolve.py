@@ -173,6 +173,7 @@ def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(en
     assert [row["program"] for row in labels_of(stopped)] == [row["program"] for row in labels_of(free)]
 
 
+@pytest.mark.slow
 def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
     config = settings(tmp_path / "run", llm="openai:m", max_requests=3, tasks=ENV, proposals=2)
     with pytest.raises(RunFailed, match="limit of 3 requests"):

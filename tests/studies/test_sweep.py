@@ -95,6 +95,7 @@ def test_cells_are_done_after_what_they_need_and_only_once(tmp_path, monkeypatch
     assert do(tmp_path, monkeypatch)[1] == []
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, undisturbed):
     command = ["sweep", toy(tmp_path), "--out", OUT, "--jobs"]
     first = Started([*command, 1], tmp_path)
@@ -124,7 +125,7 @@ def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
 
 @pytest.mark.parametrize(
     "how",
-    ["Ctrl-C in a terminal", *(pytest.param(one, marks=pytest.mark.slow) for one in ("terminal closed", "kill -9"))],
+    [pytest.param(one, marks=pytest.mark.slow) for one in ("Ctrl-C in a terminal", "terminal closed", "kill -9")],
 )
 def test_workers_finish_their_rollout_and_keep_it(tmp_path, how):
     """A terminal sends what it sends to the workers, too; a sweep that is killed says nothing to them."""

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -130,6 +131,12 @@ def main() -> NoReturn:
     sys.exit(run_command())
 
 
+@cache
+def _command() -> Any:
+    """All commands, made once: making them takes as long as a short one of them."""
+    return typer.main.get_command(app)
+
+
 def run_command(arguments: list[str] | None = None) -> int:
     """Run one command line; the exit code.
 
@@ -151,7 +158,7 @@ def run_command(arguments: list[str] | None = None) -> int:
         return failed(text, 143 if _Terminated.seen else 130)
 
     try:
-        result = app(arguments, standalone_mode=False, prog_name="bkrl")
+        result = _command()(arguments, standalone_mode=False, prog_name="bkrl")
         sys.stdout.flush()  # notices a reader that left here, not while the interpreter ends
         if result == 130:  # what Typer makes of a KeyboardInterrupt inside a command
             return interrupted()
