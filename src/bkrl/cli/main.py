@@ -5,12 +5,12 @@ They say how the work went: when the reader of stdout or stderr leaves (`| head`
 """
 
 import errno
+import functools
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -131,7 +131,7 @@ def main() -> NoReturn:
     sys.exit(run_command())
 
 
-@cache
+@functools.cache
 def _command() -> Any:
     """All commands, made once: making them takes as long as a short one of them."""
     return typer.main.get_command(app)
