@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 MEASURING = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "import parser_of" in path.read_text()]
 LONG = {
-    "agents.py", "goals.py", "gpu.py", "judges.py", "labelling.py", "lm.py", "potentials.py", "program_acts.py", "serving.py",
-    "training.py", "versions.py",
+    "agents.py", "goals.py", "gpu.py", "judges.py", "labelling.py", "lm.py", "potentials.py", "program_acts.py",
+    "serving.py", "training.py", "versions.py",
 }  # fmt: skip
 """They train, or ask models, even with --quick; that they start is tested with the others."""
 

@@ -314,6 +314,13 @@ def test_what_is_wrong_with_a_flag_is_one_sentence(arguments, sentence, capsys):
     assert "\t" not in text
 
 
+def test_help_changes_nothing_that_is_said_afterwards(capsys):
+    pages = [(run_command(["list", "--help"]), capsys.readouterr().out) for _ in range(2)]
+    assert pages[0] == pages[1]
+    assert run_command(["list"]) == 2
+    assert "Missing argument 'what'." in capsys.readouterr().err
+
+
 def test_show_says_where_a_run_came_from(tmp_path, capsys):
     first = Run.create(tmp_path / "data", stage="collect", config={"seed": 1})
     first.finish([], env_id="x", share=[0.123456789])

@@ -154,7 +154,7 @@ class Rejecting(GlamEnv):
 
 
 @pytest.mark.parametrize(("env_id", "num_dists"), [(TRAIN, 1), (TEST, 0), (TEST, 8)])
-@pytest.mark.parametrize("may_equal", [False, True])
+@pytest.mark.parametrize("may_equal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_missions_are_distributed_as_by_rejection(env_id: str, num_dists: int, may_equal: bool) -> None:
     """Whether both are the same, how many objects are like the first and like the second, and which come."""
     counts: list[Counter[Any]] = []
@@ -224,7 +224,10 @@ def layouts(kind: str, room_size: int, num_dists: int, count: int, plain: bool) 
 
 @pytest.mark.parametrize(
     ("kind", "room_size", "num_dists", "count"),
-    [*((kind, 8, 12, 5000) for kind in MIXED), ("goto", 7, 10, 5000), ("open", 7, 10, 5000)],
+    [
+        *((kind, 8, 12, 5000) for kind in MIXED),
+        *(pytest.param(kind, 7, 10, 5000, marks=pytest.mark.slow) for kind in ("goto", "open")),
+    ],
 )
 def test_crowded_rooms_are_distributed_as_by_rejection(kind: str, room_size: int, num_dists: int, count: int) -> None:
     ours, theirs = (layouts(kind, room_size, num_dists, count, plain) for plain in (False, True))

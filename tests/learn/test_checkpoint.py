@@ -376,7 +376,7 @@ def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lo
     run.close()
 
 
-@pytest.mark.parametrize("network", [plain, advised, recurrent])
+@pytest.mark.parametrize("network", [plain, advised, pytest.param(recurrent, marks=pytest.mark.slow)])
 def test_goes_on_where_it_was_on_every_device(tmp_path: Path, device: torch.device, network) -> None:
     """On a GPU the same figures are promised, not the same bytes."""
     whole, _ = go(tmp_path / "whole", network=network, device=device)

@@ -89,7 +89,7 @@ def test_with_the_mission_the_right_object_is_told_from_a_wrong_one(folder: Path
         phi.close()
 
 
-@pytest.mark.parametrize("variant", ["code", "goal", "pref"])
+@pytest.mark.parametrize("variant", ["code", "goal", pytest.param("pref", marks=pytest.mark.slow)])
 def test_the_whole_chain_runs_and_says_what_it_reads(folder: Path, tmp_path: Path, variant: str) -> None:
     path = potential(folder, variant)
     assert read_json(path / "potential.json")["reads"] == ["mission"]
@@ -109,7 +109,7 @@ def test_the_whole_chain_runs_and_says_what_it_reads(folder: Path, tmp_path: Pat
     assert "reads" not in read_json(blind / "potential.json")
 
 
-@pytest.mark.parametrize("control", ["random", "shuffled", "zero"])
+@pytest.mark.parametrize("control", ["random", pytest.param("shuffled", marks=pytest.mark.slow), "zero"])
 def test_controls_of_labels_with_missions_read_them_too(folder: Path, control: Any) -> None:
     phi = load_potential(potential(folder, "pref", control=control))
     assert phi.reads.mission == (control != "zero")

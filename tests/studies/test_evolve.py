@@ -186,6 +186,7 @@ def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
     assert endpoint.seen.total() == 4
 
 
+@pytest.mark.slow
 def test_programs_without_advice_are_not_trained_with(tmp_path):
     run = evolve.run(settings(tmp_path / "run", rounds=1, tasks=ENV, train_shaping="advice", trained=3), Reporter())
     entrants = json.loads((run.path / "tournament.json").read_text())["entrants"]

@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,10 @@ class _Help:
     defaults, is left out, and the choices stand in the text.
     """
 
+    params: list[Any]
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        kept, self.params = self.params, [copy(p) for p in self.params]
         for p in self.get_params(ctx):  # type: ignore[attr-defined]
             if p.type_descriptor.is_choice:
                 p.help = f"{p.help} \\[{' | '.join(filter(None, p.type_descriptor.choices))}]"
@@ -50,6 +54,7 @@ class _Help:
                 p.help, p.show_default = f"{p.help} \\[on; {p.secondary_opts[0]} turns it off]", False
             p.secondary_opts = []  # what is off need not be turned off, and both would take too much room
         super().format_help(ctx, formatter)  # type: ignore[misc]
+        self.params = kept
 
 
 class Command(_Help, TyperCommand):
