@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, ClassVar, TypedDict
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.agents import FORMAT
-from bkrl.agents.protocol import Acted, Agent, State
+from bkrl.agents.protocol import Acted, State
+from bkrl.agents.random import Unlearned
 from bkrl.core.errors import UsageError
-from bkrl.core.files import atomic_write, read_json, to_json
-from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import bot_of, env_spec
 from bkrl.envs.family import Bot
 
 
-class _Document(TypedDict):
-    """policy.json."""
-
-    env_id: str
-    family: str
-    action_names: list[str]
-    epsilon: Annotated[float, Flag("", least=0, most=1)]
-
-
 @dataclass(frozen=True)
-class BotAgent(Agent):
-    """See `Agent`. It plans from the state of the env, which no learning agent sees.
+class BotAgent(Unlearned):
+    """The bot of its family. It plans from the state of the env, which no learning agent sees.
 
     Attributes:
-        env_id: see `Agent`, as are the next two.
-        family: its bot plans.
-        action_names: likewise.
         epsilon: the chance with which a sampled action is any action, all equally likely.
     """
 
-    env_id: str
-    family: str
-    action_names: tuple[str, ...]
     epsilon: float = 0.0
+    kind = "bot"
     wants: ClassVar[tuple[ViewName, ...]] = ("symbols", "env_state")
 
     @classmethod
@@ -76,15 +59,3 @@ class BotAgent(Agent):
         logits[np.arange(N), chosen] = math.log(1 - self.epsilon + other)
         actions = (logits if noise is None else logits + noise).argmax(1)
         return Acted(actions, logits, np.zeros((N, 0), np.float32), memory)
-
-    def save(self, folder: Path, name: str = "policy") -> list[str]:
-        document = {"format": FORMAT, "network": {"name": "bot"}, **asdict(self)}
-        atomic_write(folder / f"{name}.json", to_json(document))
-        return [f"{name}.json"]
-
-    @classmethod
-    def load(cls, folder: Path, name: str = "policy") -> BotAgent:
-        """Read an agent back; InputError when its file is damaged."""
-        document: _Document = read_json(folder / f"{name}.json", _Document)
-        names = tuple(document["action_names"])
-        return cls(document["env_id"], document["family"], names, document["epsilon"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, NotRequired, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bkrl.agents import FORMAT
 from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.core.files import atomic_write, read_json, to_json
+from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
 
 
@@ -21,15 +22,36 @@ class _Document(TypedDict):
     env_id: str
     family: str
     action_names: list[str]
+    epsilon: NotRequired[Annotated[float, Flag("", least=0, most=1)]]
 
 
 @dataclass(frozen=True)
-class RandomAgent(Agent):
-    """See `Agent`. Where there is no noise to sample with, it takes the first action."""
+class Unlearned(Agent):
+    """See `Agent`. It has no weights: its fields are all of its policy.json, beside `kind`, its name in `AGENTS`."""
 
     env_id: str
     family: str
     action_names: tuple[str, ...]
+    kind: ClassVar[str]
+
+    def save(self, folder: Path, name: str = "policy") -> list[str]:
+        document = {"format": FORMAT, "network": {"name": self.kind}, **asdict(self)}
+        atomic_write(folder / f"{name}.json", to_json(document))
+        return [f"{name}.json"]
+
+    @classmethod
+    def load(cls, folder: Path, name: str = "policy") -> Self:
+        """Read an agent back; InputError when its file is damaged."""
+        document: Any = read_json(folder / f"{name}.json", _Document)
+        document["action_names"] = tuple(document["action_names"])
+        return cls(**{one.name: document[one.name] for one in fields(cls) if one.name in document})
+
+
+@dataclass(frozen=True)
+class RandomAgent(Unlearned):
+    """Where there is no noise to sample with, it takes the first action."""
+
+    kind = "random"
     wants: ClassVar[tuple[ViewName, ...]] = ()
 
     def begin(self, num_envs: int) -> State:
@@ -39,14 +61,3 @@ class RandomAgent(Agent):
         logits = np.zeros((len(views), len(self.action_names)), np.float32)
         actions = (logits if noise is None else noise).argmax(1)
         return Acted(actions, logits, np.zeros((len(views), 0), np.float32), state)
-
-    def save(self, folder: Path, name: str = "policy") -> list[str]:
-        document = {"format": FORMAT, "network": {"name": "random"}, **asdict(self)}
-        atomic_write(folder / f"{name}.json", to_json(document))
-        return [f"{name}.json"]
-
-    @classmethod
-    def load(cls, folder: Path, name: str = "policy") -> RandomAgent:
-        """Read an agent back; InputError when its file is damaged."""
-        document: _Document = read_json(folder / f"{name}.json", _Document)
-        return cls(document["env_id"], document["family"], tuple(document["action_names"]))
