@@ -34,8 +34,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores: some tests wait for another process, and leave theirs to the others meanwhile."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+    """Two workers more than cores: tests wait for other processes, and leave theirs to the others meanwhile."""
+    return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture(params=["cpu", "cuda"])
