@@ -1,5 +1,6 @@
 """The bot as an agent: it plays as any other, is saved, read back and refused."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from bkrl.agents import load_agent
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import Episode, play
 from bkrl.agents.protocol import Agent
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import make_vec
 
 LEVEL = "BabyAI-MixedTrainLocal-v0"
@@ -64,3 +65,12 @@ def test_where_there_is_no_bot_a_sentence_says_so() -> None:
         BotAgent.of("CrafterReward-v1")
     with pytest.raises(UsageError, match="leave --backend out"):
         played(BotAgent.of("BabyAI-GoToObj-v0"), 1, 1, backend="reference")
+
+
+def test_a_bot_that_does_not_say_how_often_it_errs_is_refused(tmp_path: Path) -> None:
+    BotAgent.of(LEVEL).save(tmp_path)
+    document = json.loads((tmp_path / "policy.json").read_text())
+    del document["epsilon"]
+    (tmp_path / "policy.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="it lacks 'epsilon'"):
+        load_agent(tmp_path)

@@ -35,7 +35,6 @@ from tests.stages.interrupted import the_same_when_killed
 ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted"
 PPO = GlamPPO(num_envs=4, num_steps=8, num_minibatches=2, update_epochs=1)
 TINY = LMConfig("tiny-t5", window=2, head_size=16)
-ONCE = {"eval_every": 32, "eval_episodes": 1}
 
 
 def settings(out: Path, **changes: Any) -> TrainRsConfig:
@@ -93,7 +92,7 @@ def test_a_large_model_with_random_weights_is_trained_as_one_that_has_read(
 
 def test_a_potential_shapes_it(tmp_path: Path) -> None:
     env = "BabyAI-Text-GoToLocal-RedBall-S20"
-    how = {"env": env, "potential": locate(Path("sample:bk-code-minigrid")), "steps": 32, **ONCE}
+    how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_episodes": 1}
     lm = replace(TINY, train="heads", action_head=True)
     run = train_rs.run(settings(tmp_path / "run", **how, lm=lm), Reporter()).path
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -104,7 +103,7 @@ def test_a_potential_shapes_it(tmp_path: Path) -> None:
 
 def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path) -> None:
     env = "BabyAI-Text-GoToLocal-RedBall-S20"
-    how = {"env": env, "potential": locate(Path("sample:bk-code-minigrid")), "steps": 32, **ONCE}
+    how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_episodes": 1}
     lm = replace(TINY, train="heads", action_head=True)
     run = train_rs.run(
         settings(tmp_path / "run", **how, lm=lm, shaping="pbrs+advice", shaping_until=64), Reporter()

@@ -90,7 +90,6 @@ def test_the_card_of_a_policy_has_its_results_in_the_hubs_schema(hub, tmp_path):
     assert "models/me/other" not in hub.repos
 
 
-@pytest.mark.slow
 def test_readers_of_others_open_it(hub, data, tmp_path):
     """A process of its own: these libraries read HF_ENDPOINT when they are imported."""
     pytest.importorskip("datasets")

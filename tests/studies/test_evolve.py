@@ -173,7 +173,6 @@ def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(en
     assert [row["program"] for row in labels_of(stopped)] == [row["program"] for row in labels_of(free)]
 
 
-@pytest.mark.slow
 def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
     config = settings(tmp_path / "run", llm="openai:m", max_requests=3, tasks=ENV, proposals=2)
     with pytest.raises(RunFailed, match="limit of 3 requests"):
@@ -186,7 +185,6 @@ def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
     assert endpoint.seen.total() == 4
 
 
-@pytest.mark.slow
 def test_programs_without_advice_are_not_trained_with(tmp_path):
     run = evolve.run(settings(tmp_path / "run", rounds=1, tasks=ENV, train_shaping="advice", trained=3), Reporter())
     entrants = json.loads((run.path / "tournament.json").read_text())["entrants"]

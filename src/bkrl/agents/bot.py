@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents.protocol import Acted, State
-from bkrl.agents.random import Unlearned
+from bkrl.agents.random import PolicyDocument, Unlearned
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import bot_of, env_spec
 from bkrl.envs.family import Bot
+
+
+class _Document(PolicyDocument):
+    epsilon: Annotated[float, Flag("", least=0, most=1)]
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class BotAgent(Unlearned):
 
     epsilon: float = 0.0
     kind = "bot"
+    document = _Document
     wants: ClassVar[tuple[ViewName, ...]] = ("symbols", "env_state")
 
     @classmethod

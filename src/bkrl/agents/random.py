@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NotRequired, Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from bkrl.agents import FORMAT
 from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.core.files import atomic_write, read_json, to_json
-from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
 
 
-class _Document(TypedDict):
+class PolicyDocument(TypedDict):
     """policy.json."""
 
     env_id: str
     family: str
-    action_names: list[str]
-    epsilon: NotRequired[Annotated[float, Flag("", least=0, most=1)]]
+    action_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class Unlearned(Agent):
     family: str
     action_names: tuple[str, ...]
     kind: ClassVar[str]
+    document: ClassVar[type] = PolicyDocument
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
         document = {"format": FORMAT, "network": {"name": self.kind}, **asdict(self)}
@@ -42,9 +41,8 @@ class Unlearned(Agent):
     @classmethod
     def load(cls, folder: Path, name: str = "policy") -> Self:
         """Read an agent back; InputError when its file is damaged."""
-        document: Any = read_json(folder / f"{name}.json", _Document)
-        document["action_names"] = tuple(document["action_names"])
-        return cls(**{one.name: document[one.name] for one in fields(cls) if one.name in document})
+        document = read_json(folder / f"{name}.json", cls.document)
+        return cls(**{one.name: document[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True)

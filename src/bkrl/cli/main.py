@@ -131,10 +131,8 @@ def main() -> NoReturn:
     sys.exit(run_command())
 
 
-@functools.cache
-def _command() -> Any:
-    """All commands, made once: making them takes as long as a short one of them."""
-    return typer.main.get_command(app)
+# All commands, made once: making them takes as long as a short one of them.
+_command = functools.cache(lambda: typer.main.get_command(app))
 
 
 def run_command(arguments: list[str] | None = None) -> int:

@@ -39,11 +39,10 @@ class _Help:
     defaults, is left out, and the choices stand in the text.
     """
 
-    params: list[Any]
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        kept, self.params = self.params, [copy(p) for p in self.params]
-        for p in self.get_params(ctx):  # type: ignore[attr-defined]
+        shown: Any = copy(self)
+        shown.params = [copy(p) for p in shown.params]
+        for p in shown.get_params(ctx):
             if p.type_descriptor.is_choice:
                 p.help = f"{p.help} \\[{' | '.join(filter(None, p.type_descriptor.choices))}]"
             if p.param_type_name == "argument":
@@ -53,8 +52,7 @@ class _Help:
             if p.secondary_opts and p.default:
                 p.help, p.show_default = f"{p.help} \\[on; {p.secondary_opts[0]} turns it off]", False
             p.secondary_opts = []  # what is off need not be turned off, and both would take too much room
-        super().format_help(ctx, formatter)  # type: ignore[misc]
-        self.params = kept
+        super(_Help, shown).format_help(ctx, formatter)  # type: ignore[misc]
 
 
 class Command(_Help, TyperCommand):
