@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from bkrl.agents.protocol import Goals
 from bkrl.agents.q import QAgent
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Diverged, RolloutLearner
+from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.rewards.streams import RewardStream
 
 
@@ -20,14 +20,11 @@ class ActionValueLearner(RolloutLearner):
         envs: N envs with SAME_STEP autoreset.
         agent: values actions; one value.
         streams: what it is paid in; their weighted sum is one reward.
-        num_steps: T.
-        epsilon: (first, last, steps): ε falls from the first to the last in so many env steps.
-        total_steps: env steps to train for.
-        seed: of envs, actions and what is drawn to learn from.
-        hardware: where the agent computes.
-        goals: sets goals, for an agent that sees them.
+        config: hyper-parameters.
+        epsilon_steps: env steps in which ε falls.
         bootstrap_truncated: whether what a time limit cuts off is worth what its last observation is; without, nothing
             (as published).
+        how: total_steps, seed, hardware and goals, as for `RolloutLearner`.
     """
 
     agent: QAgent
@@ -37,28 +34,16 @@ class ActionValueLearner(RolloutLearner):
         envs: BaseVectorEnv,
         agent: QAgent,
         streams: Sequence[RewardStream],
+        config: PQNConfig | DQNConfig,
         *,
-        num_steps: int,
-        epsilon: tuple[float, float, int],
-        total_steps: int,
-        seed: int = 0,
-        hardware: Hardware = CPU,
-        goals: Goals | None = None,
+        epsilon_steps: int,
         bootstrap_truncated: bool = True,
+        **how: Any,
     ) -> None:
         self.bootstrap_truncated = bootstrap_truncated
-        agent.falls = epsilon
-        super().__init__(
-            envs,
-            agent,
-            streams,
-            num_steps=num_steps,
-            num_values=1,
-            total_steps=total_steps,
-            seed=seed,
-            hardware=hardware,
-            goals=goals,
-        )
+        first = 1.0 if config.epsilon_first is None else config.epsilon_first
+        agent.falls = (first, config.epsilon_last, epsilon_steps)
+        super().__init__(envs, agent, streams, num_steps=config.num_steps, num_values=1, **how)
         # There is one value for all streams, so returns stop at true ends for all of them
         self.episodic = torch.ones(1, dtype=torch.bool, device=self.device)
 

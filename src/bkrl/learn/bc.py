@@ -22,15 +22,14 @@ from torch.nn.utils.rnn import pad_sequence
 from bkrl.agents.protocol import Inputs, TrainableAgent
 from bkrl.core.activity import doing
 from bkrl.core.errors import InputError, UsageError
-from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import env_spec
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
-from bkrl.learn.protocol import Saved
+from bkrl.learn.on_rollouts import Adam, Diverged, load_weights, moments, restore_moments
+from bkrl.learn.protocol import Learner, Saved
 
 MINIBATCHES = 16
 """So many make an iteration."""
@@ -114,7 +113,7 @@ def _before(turns: NDArray[np.object_], ages: NDArray[np.int64], length: int) ->
     return history
 
 
-class Cloning:
+class Cloning(Learner):
     """A `Learner` without envs.
 
     Args:
@@ -166,11 +165,6 @@ class Cloning:
                 self.held_out.add(held_out)
         self.epoch, self.place = self.epoch + 1, 0
         self.order = self._order()
-
-    @property
-    def done(self) -> bool:
-        """Whether `total_steps` samples have been learnt from."""
-        return self.step >= self.total_steps
 
     def iterate(self, minibatches: int = MINIBATCHES) -> dict[str, float]:
         """So many minibatches, or fewer at the end; their mean figures, and those of some samples held out."""
@@ -234,8 +228,7 @@ class Cloning:
         return Saved(tensors, {"step": self.step, "epoch": self.epoch, "place": self.place}, exact=True)
 
     def restore(self, saved: Saved) -> None:
-        weights = {name: torch.from_numpy(array) for name, array in under(saved.tensors, "network.").items()}
-        self.agent.module.load_state_dict(weights)
+        load_weights(self.agent.module, saved.tensors, "network.")
         restore_moments(self.optimizer, self.parameters, saved.tensors)
         self.step, self.epoch, self.place = (int(saved.counters[name]) for name in ("step", "epoch", "place"))
         if self.epoch >= 0:
@@ -253,16 +246,7 @@ class Cloning:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "samples": self.step,
-            "epochs": self.epoch,
-            "device": self.hardware.device.type,
-            "precision": self.hardware.precision,
-            "parameters": sum(p.numel() for p in self.parameters),
-        }
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return {"samples": self.step, "epochs": self.epoch, **self.hardware.facts(self.parameters)}
 
 
 class _Samples:

@@ -18,7 +18,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.envs import captioner, env_spec, make_vec
 from bkrl.learn.bc import Cloning, demonstrations
-from bkrl.learn.protocol import Saved
+from bkrl.learn.protocol import Learner, Saved
 from bkrl.runs.record import Run
 
 
@@ -43,7 +43,7 @@ class Rounds:
     backend: str = "native"
 
 
-class Dagger:
+class Dagger(Learner):
     """A `Learner`. An iteration is a round; a step is one of an env.
 
     Args:
@@ -63,11 +63,6 @@ class Dagger:
         self.envs = make_vec(rounds.env_id, min(rounds.episodes, MOST_AT_ONCE), backend=rounds.backend)  # type: ignore[arg-type]
         self.describe = captioner(rounds.env_id, env_spec(rounds.env_id).language)
         self.step = self.episodes = self.number = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether `total_steps` have been taken."""
-        return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
         """Play a round, then learn from this and all earlier ones."""

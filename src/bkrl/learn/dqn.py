@@ -16,7 +16,7 @@ from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
-from bkrl.learn.on_rollouts import Adam
+from bkrl.learn.on_rollouts import Adam, load_weights
 from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.settings import DQNConfig
@@ -39,7 +39,7 @@ def double_targets(batch: Batch, best: Tensor, target_values: Tensor) -> Tensor:
 
 
 class DQN(ActionValueLearner):
-    """Trains a `QAgent`; arguments as for `ActionValueLearner`, and `config`.
+    """Trains a `QAgent`; arguments as for `ActionValueLearner`.
 
     shared_readers: only the heads have a copy that lags behind, all before them is shared (published).
     """
@@ -51,15 +51,10 @@ class DQN(ActionValueLearner):
         streams: Sequence[RewardStream],
         config: DQNConfig,
         *,
-        total_steps: int,
         shared_readers: bool = False,
-        **kwargs: Any,
+        **how: Any,
     ) -> None:
-        first = 1.0 if config.epsilon_first is None else config.epsilon_first
-        epsilon = (first, config.epsilon_last, config.epsilon_steps)
-        super().__init__(
-            envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
-        )
+        super().__init__(envs, agent, streams, config, epsilon_steps=config.epsilon_steps, **how)
         self.config = config
         groups: list[dict[str, Any]] = [{"params": self.owners[0]}]
         groups += [{"params": owner, "lr": STREAM_RATE} for owner in self.owners[1:]]
@@ -153,7 +148,6 @@ class DQN(ActionValueLearner):
     def restore(self, saved: Saved) -> None:
         self.agent.since = int(saved.counters["since"])
         super().restore(saved)
-        tensors: Mapping[str, Any] = saved.tensors
-        self.target.load_state_dict({name: torch.from_numpy(one) for name, one in under(tensors, "target.").items()})
-        self.replay.restore(under(tensors, "replay."))
+        load_weights(self.target, saved.tensors, "target.")
+        self.replay.restore(under(saved.tensors, "replay."))
         self.updates, self.earned = int(saved.counters["updates"]), float(saved.counters["earned"])

@@ -27,15 +27,15 @@ from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
-from bkrl.learn.protocol import Saved
+from bkrl.learn.on_rollouts import Adam, Diverged, load_weights, moments, restore_moments
+from bkrl.learn.protocol import Learner, Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.rollout import Clock
 from bkrl.learn.settings import ReplayConfig
 from bkrl.rewards.streams import RewardStream
 
 
-class DRRN:
+class DRRN(Learner):
     """A `Learner`. An iteration is `config.num_steps` rounds and the updates between them.
 
     Args:
@@ -75,11 +75,6 @@ class DRRN:
         self._seen: Views | None = None  # (N,) rows, what the agents see now
         self._symbols = self._rows = np.zeros(0, np.uint8)
         # Sums over all episodes but those of the last iteration that had some (g6).
-
-    @property
-    def done(self) -> bool:
-        """Whether `total_steps` have been taken."""
-        return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
         """One iteration; returns its metrics. `time/…` are seconds.
@@ -210,13 +205,9 @@ class DRRN:
 
     def restore(self, saved: Saved) -> None:
         tensors, counters = saved.tensors, saved.counters
-
-        def weights(part: str) -> dict[str, torch.Tensor]:
-            return {name: torch.from_numpy(array) for name, array in under(tensors, f"{part}.").items()}
-
-        self.module.load_state_dict(weights("network"))
+        load_weights(self.module, tensors, "network.")
         if self.target is not None:
-            self.target.load_state_dict(weights("target"))
+            load_weights(self.target, tensors, "target.")
         restore_moments(self.optimizer, list(self.module.parameters()), tensors)
         self.step, self.episodes, self.updates = (int(counters[name]) for name in ("step", "episodes", "updates"))
         self.keys.restore(under(tensors, "keys."))
@@ -238,13 +229,8 @@ class DRRN:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "episodes": self.episodes,
-            "updates": self.updates,
-            "device": self.hardware.device.type,
-            "precision": self.hardware.precision,
-            "parameters": sum(p.numel() for p in self.module.parameters()),
-        }
+        counts = {"episodes": self.episodes, "updates": self.updates}
+        return counts | self.hardware.facts(self.module.parameters())
 
     def close(self) -> None:
         """Close the envs."""

@@ -4,10 +4,10 @@ from typing import Any
 
 from bkrl.agents.protocol import Agent
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.protocol import Saved
+from bkrl.learn.protocol import Learner, Saved
 
 
-class Fixed:
+class Fixed(Learner):
     """See `Learner`. One iteration, in which nothing happens, leads from step 0 to the last.
 
     So the agent is evaluated at both ends, on the episodes on which others are evaluated.
@@ -18,11 +18,6 @@ class Fixed:
     def __init__(self, agent: Agent, total_steps: int) -> None:
         self.agent, self.total_steps = agent, total_steps
         self.step = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether the iteration is over."""
-        return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
         """No env is stepped."""
@@ -35,13 +30,6 @@ class Fixed:
     def restore(self, saved: Saved) -> None:
         self.step = int(saved.counters["step"])
 
-    def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
-        """None."""
-        return {}
-
     def facts(self) -> dict[str, Any]:
         """That it does not learn, and what the agent reads."""
         return {"learns": False, "wants": list(self.agent.wants)}
-
-    def close(self) -> None:
-        """Nothing is open."""

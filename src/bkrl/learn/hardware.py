@@ -1,9 +1,10 @@
 """Where a network computes and in which precision: the processor or a GPU, float32 or bfloat16, compiled or not."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -34,6 +35,11 @@ class Hardware:
         compiled = ", compiled" if self.compile else ""
         threads = f", threads: {torch.get_num_threads()}" if self.device.type == "cpu" else ""
         return f"{self.device.type}, {self.precision}{compiled}{threads}"
+
+    def facts(self, parameters: Iterable[torch.Tensor]) -> dict[str, Any]:
+        """What a manifest says of it, and how many numbers are trained with it."""
+        count = sum(p.numel() for p in parameters)
+        return {"device": self.device.type, "precision": self.precision, "parameters": count}
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which the network runs. Weights are converted once in it, so it should hold many calls."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bkrl.agents.networks.layers import to_device
 from bkrl.agents.protocol import Agent, Goals, TrainableAgent
@@ -20,8 +20,8 @@ from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
 from bkrl.data.windows import Reads
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.learn.hardware import Hardware
-from bkrl.learn.protocol import Saved, Stateful
+from bkrl.learn.hardware import CPU, Hardware
+from bkrl.learn.protocol import Learner, Saved, Stateful
 from bkrl.learn.rollout import Clock, Collector
 from bkrl.rewards.streams import RewardStream
 
@@ -59,7 +59,12 @@ def restore_moments(
             optimizer.state[parameter] = kept
 
 
-class RolloutLearner:
+def load_weights(module: nn.Module, saved: Mapping[str, np.ndarray], prefix: str) -> None:
+    """Give a module the weights that stand in a checkpoint behind a prefix."""
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in under(saved, prefix).items()})
+
+
+class RolloutLearner(Learner):
     """The envs, the agent, the storage and the rewards of one run.
 
     A subclass has an `optimizer` of `parameters`, and learns from what is stored in `learn`.
@@ -91,9 +96,9 @@ class RolloutLearner:
         num_values: int,
         recurrence: int = 0,
         total_steps: int,
-        seed: int,
-        hardware: Hardware,
-        goals: Goals | None,
+        seed: int = 0,
+        hardware: Hardware = CPU,
+        goals: Goals | None = None,
         teacher: Agent | None = None,
     ) -> None:
         T, N, K = num_steps, envs.num_envs, len(streams)
@@ -128,14 +133,9 @@ class RolloutLearner:
         self.iteration = 0
 
     @property
-    def step(self) -> int:
+    def step(self) -> int:  # type: ignore[override]
         """Env steps taken."""
         return self.collector.step
-
-    @property
-    def done(self) -> bool:
-        """Whether `total_steps` have been taken."""
-        return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
         """One iteration; returns its metrics. `time/…` are seconds.
@@ -218,8 +218,7 @@ class RolloutLearner:
     def restore(self, saved: Saved) -> None:
         self.collector.begin()
         tensors, counters = saved.tensors, saved.counters
-        weights = {name: torch.from_numpy(array) for name, array in under(tensors, "network.").items()}
-        self.agent.module.load_state_dict(weights)
+        load_weights(self.agent.module, tensors, "network.")
         restore_moments(self.optimizer, self.parameters, tensors)
         self.collector.step, self.collector.episodes = int(counters["step"]), int(counters["episodes"])
         self.iteration = int(counters["iteration"])
@@ -246,12 +245,7 @@ class RolloutLearner:
         return [(prefix, part) for prefix, part in parts.items() if isinstance(part, Stateful)]
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "episodes": self.collector.episodes,
-            "device": self.device.type,
-            "precision": self.hardware.precision,
-            "parameters": sum(p.numel() for p in self.owners[0]),
-        }
+        return {"episodes": self.collector.episodes, **self.hardware.facts(self.owners[0])}
 
     def close(self) -> None:
         """Close the envs."""

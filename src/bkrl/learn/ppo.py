@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from bkrl.agents.networks.layers import to_device
-from bkrl.agents.protocol import Agent, Goals, TrainableAgent
+from bkrl.agents.protocol import TrainableAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import percent
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.losses import StepBatch, Weights, by_torch, divergence, explained_variance, losses
 from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
 from bkrl.learn.protocol import Saved
@@ -45,20 +44,15 @@ class PPO(RolloutLearner):
     """Trains an agent with a policy.
 
     Args:
-        envs: N envs with SAME_STEP autoreset, reset when the first rollout begins.
+        envs, streams: as for `RolloutLearner`.
         agent: has one value for each stream.
-        streams: what the agent is paid in.
         config: hyper-parameters.
-        total_steps: env steps to train for; the last iteration may go past it by less than one rollout.
         bootstrap_truncated: give an episode that was cut off the value of its last observation; without it, as in the
             published code, a time limit counts as a true end (`train-rs --compat b10`).
         broadcast_values: hold each value against all returns of its minibatch (`train-rs --compat g7`).
         imitation: a further loss of the same minibatches.
         critic: fits the agent's values, which PPO then does not train; the policy waits until it is ready.
-        teacher: who is asked what it would do in each step, for `imitation`.
-        seed: of the envs, the action noise and the minibatches, each from its own named stream.
-        hardware: where the agent computes, and in which precision.
-        goals: sets goals, for an agent that wants them.
+        how: total_steps, seed, hardware, goals, and for `imitation` teacher, as for `RolloutLearner`.
 
     Raises:
         UsageError: settings that do not fit the agent or the streams.
@@ -73,15 +67,11 @@ class PPO(RolloutLearner):
         streams: Sequence[RewardStream],
         config: PPOConfig,
         *,
-        total_steps: int,
         bootstrap_truncated: bool = True,
         broadcast_values: bool = False,
         imitation: Imitation | None = None,
         critic: CriticLearner | None = None,
-        teacher: Agent | None = None,
-        seed: int = 0,
-        hardware: Hardware = CPU,
-        goals: Goals | None = None,
+        **how: Any,
     ) -> None:
         super().__init__(
             envs,
@@ -90,11 +80,7 @@ class PPO(RolloutLearner):
             num_steps=config.num_steps,
             num_values=len(streams),
             recurrence=config.recurrence,
-            total_steps=total_steps,
-            seed=seed,
-            hardware=hardware,
-            goals=goals,
-            teacher=teacher,
+            **how,
         )
         if envs.num_envs != config.num_envs:
             raise ValueError(f"{envs.num_envs} envs for a configuration of {config.num_envs}")

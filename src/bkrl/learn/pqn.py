@@ -79,7 +79,7 @@ class RectifiedAdam(Adam):
 
 
 class PQN(ActionValueLearner):
-    """Trains a `QAgent`; arguments as for `ActionValueLearner`, and `config`.
+    """Trains a `QAgent`; arguments as for `ActionValueLearner`.
 
     Where goals change, the λ-return is cut: what follows pursues other goals.
     """
@@ -92,13 +92,10 @@ class PQN(ActionValueLearner):
         config: PQNConfig,
         *,
         total_steps: int,
-        **kwargs: Any,
+        **how: Any,
     ) -> None:
-        first = 1.0 if config.epsilon_first is None else config.epsilon_first
-        epsilon = (first, config.epsilon_last, max(1, int(config.epsilon_share * total_steps)))
-        super().__init__(
-            envs, agent, streams, num_steps=config.num_steps, epsilon=epsilon, total_steps=total_steps, **kwargs
-        )
+        falls_in = max(1, int(config.epsilon_share * total_steps))
+        super().__init__(envs, agent, streams, config, epsilon_steps=falls_in, total_steps=total_steps, **how)
         self.config = config
         self.optimizer = RectifiedAdam(self.parameters, lr=config.learning_rate, fused=True)
 

@@ -21,7 +21,7 @@ from bkrl.agents.language.reading import TextPair, cross_entropy_of
 from bkrl.core.seeds import generator
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
-from bkrl.learn.protocol import Saved
+from bkrl.learn.protocol import Learner, Saved
 
 _ITERATION = 20
 _CORRUPTED, _SPAN = 0.15, 3
@@ -29,7 +29,7 @@ _CONTINUED = 0.5
 _WARM_UP = 50
 
 
-class Pretrainer:
+class Pretrainer(Learner):
     """A `Learner` that trains a language model; nothing acts.
 
     Args:
@@ -65,11 +65,6 @@ class Pretrainer:
         self.step = 0
         self.parameters = list(lm.model.parameters())
         self.optimizer = Adam(self.parameters, lr=rate, eps=1e-8)
-
-    @property
-    def done(self) -> bool:
-        """Whether all updates are made."""
-        return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
         """Twenty updates; the mean cross-entropy of a token, in nats, and seconds.
@@ -135,15 +130,8 @@ class Pretrainer:
             parameter.copy_(torch.from_numpy(saved.tensors[f"weights.{index}"]))
         restore_moments(self.optimizer, self.parameters, saved.tensors)
 
-    def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
-        """Nothing is warned of."""
-        return {}
-
     def facts(self) -> dict[str, Any]:
-        return {"device": "cpu", "precision": "fp32", "parameters": sum(one.numel() for one in self.parameters)}
-
-    def close(self) -> None:
-        """There are no envs."""
+        return self.hardware.facts(self.parameters)
 
 
 def with_gaps(text: Tokens, sentinels: Sequence[int], rng: np.random.Generator) -> tuple[Tokens, Tokens]:

@@ -27,27 +27,24 @@ class Saved(NamedTuple):
 
 
 class Learner(Protocol):
-    """Something that trains an agent, one iteration after another."""
+    """Something that trains an agent, one iteration after another. Subclasses are given the members with defaults.
 
-    @property
-    def agent(self) -> Agent:
-        """Who is trained; it can be played with between iterations."""
+    Attributes:
+        agent: who is trained; it can be played with between iterations.
+        hardware: where it computes.
+        step: env steps taken.
+        total_steps: env steps to take; the last iteration may go past them.
+    """
 
-    @property
-    def hardware(self) -> Hardware:
-        """Where it computes."""
-
-    @property
-    def step(self) -> int:
-        """Env steps taken."""
-
-    @property
-    def total_steps(self) -> int:
-        """Env steps to take; the last iteration may go past them."""
+    agent: Agent
+    hardware: Hardware
+    step: int
+    total_steps: int
 
     @property
     def done(self) -> bool:
         """Whether training is over."""
+        return self.step >= self.total_steps
 
     def iterate(self) -> dict[str, float]:
         """One iteration; its metrics (`time/…` in seconds).
@@ -64,12 +61,14 @@ class Learner(Protocol):
 
     def warnings(self, metrics: dict[str, float]) -> dict[str, str]:
         """What the metrics of the last iteration warn of: one sentence for each sign, said once in a run."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the learner: episodes, device, precision, parameters."""
 
     def close(self) -> None:
-        """Close its envs."""
+        """Close its envs, if it has any."""
+        return None
 
 
 @runtime_checkable
