@@ -1,5 +1,6 @@
 """Where an env's next layout comes from: a kernel for the levels that are data here, minigrid for every other."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -26,11 +27,16 @@ _MISSION_BYTES: Final = 320  # the longest mission of BabyAI has four tasks of a
 
 
 class Layouts:
-    """Begins episodes. `width` and `height` are those of the map, without margins; `own_step` as in `step_envs`."""
+    """Begins episodes. `width` and `height` are those of the map, without margins; `own_step` as in `step_envs`.
+
+    A level that is drawn natively has the kernel that does it, and the tables this takes after the envs.
+    """
 
     width: int
     height: int
     own_step: bool | None = None
+    _kernel: Callable[..., None]
+    _tables: tuple[Any, ...]
 
     def seeded(self, n: int, seed: int) -> None:
         """Env `n` has a new stream of random numbers, from this seed."""
@@ -48,7 +54,8 @@ class Layouts:
         observations: NDArray[np.uint8],
     ) -> None:
         """A new episode in each chosen env, from its own stream; its first view goes to `observations` (N, 147)."""
-        raise NotImplementedError
+        stride = self.width + 2 * MARGIN
+        shares.run(self._kernel, grids, envs, *self._tables, chosen, stride, observations)
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """What the running episodes of the envs with these numbers ask for."""
@@ -64,6 +71,8 @@ class Layouts:
 
 class RecipeLayouts(Layouts):
     """The levels that have a recipe, drawn natively."""
+
+    _kernel = staticmethod(begin_envs)
 
     def __init__(self, recipe: Recipe, num_envs: int) -> None:
         self.width, self.height = recipe.columns * (recipe.size - 1) + 1, recipe.rows * (recipe.size - 1) + 1
@@ -82,7 +91,7 @@ class RecipeLayouts(Layouts):
         chosen: NDArray[np.bool_],
         observations: NDArray[np.uint8],
     ) -> None:
-        shares.run(begin_envs, grids, envs, *self._tables, chosen, self.width + 2 * MARGIN, observations)
+        super().begin(shares, grids, envs, chosen, observations)
         self._texts[chosen] = ""
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
@@ -105,22 +114,12 @@ class MiniGridLayouts(Layouts):
 
     def __init__(self, level: MiniGridLevel, num_envs: int) -> None:
         self.width, self.height = level.width, level.height
-        self._level, self._record, self._plans = level, minigrid_record(level), np.zeros(num_envs, PLAN)
+        self._level, record = level, minigrid_record(level)
         self.own_step = True if level.task > PUT_NEXT else None
-
-    def begin(
-        self,
-        shares: Shares,
-        grids: NDArray[np.uint32],
-        envs: NDArray[Any],
-        chosen: NDArray[np.bool_],
-        observations: NDArray[np.uint8],
-    ) -> None:
-        stride = self.width + 2 * MARGIN
-        if self._level.layout >= GRID_OF_ROOMS:
-            shares.run(begin_room_envs, grids, envs, self._plans, self._record, chosen, stride, observations)
+        if level.layout >= GRID_OF_ROOMS:
+            self._kernel, self._tables = begin_room_envs, (np.zeros(num_envs, PLAN), record)
         else:
-            shares.run(begin_hall_envs, grids, envs, self._record, chosen, stride, observations)
+            self._kernel, self._tables = begin_hall_envs, (record,)
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         if "{" not in self._level.mission:
@@ -193,6 +192,8 @@ def _as_texts(missions: NDArray[np.uint8]) -> list[str]:
 class GlamLayouts(Layouts):
     """The levels of `glam`, drawn natively. Each env has its kind of task, and its turn among them."""
 
+    _kernel = staticmethod(begin_glam_envs)
+
     def __init__(self, level: GlamLevel, num_envs: int) -> None:
         self.height = level.room_size
         self.width = max(map(level.rooms, level.task_kinds)) * (level.room_size - 1) + 1
@@ -207,17 +208,6 @@ class GlamLayouts(Layouts):
     def task_kinds(self) -> NDArray[np.object_]:
         kinds: NDArray[np.object_] = self._names[self._episodes["kind"]]
         return kinds
-
-    def begin(
-        self,
-        shares: Shares,
-        grids: NDArray[np.uint32],
-        envs: NDArray[Any],
-        chosen: NDArray[np.bool_],
-        observations: NDArray[np.uint8],
-    ) -> None:
-        stride = self.width + 2 * MARGIN
-        shares.run(begin_glam_envs, grids, envs, *self._tables, chosen, stride, observations)
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         columns = [envs[name][which].tolist() for name in ("target_color", "target_kind", "target_is_plural")]
