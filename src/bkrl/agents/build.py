@@ -9,10 +9,11 @@ from gymnasium import spaces
 from safetensors import SafetensorError
 from torch import nn
 
-from bkrl.agents.network import NetworkAgent, finite
+from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import ActorCritic, build_network, misfit
 from bkrl.agents.networks.layers import is_image
 from bkrl.agents.protocol import Agent
+from bkrl.agents.weights import finite
 from bkrl.core.config import CONVOLUTIONAL
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed

@@ -15,18 +15,16 @@ from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bkrl.agents import FORMAT
-from bkrl.agents.network import finite
 from bkrl.agents.networks import check_fit
 from bkrl.agents.networks.reader import read
 from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.agents.viewer import Viewer
+from bkrl.agents.weights import check_files, finite, read_weights, write_weights
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.core.flags import Flag
@@ -169,9 +167,8 @@ class DRRNAgent(Agent):
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
         """Write `NAME.safetensors`, `NAME-tokenizer.json` and `NAME.json`; their names."""
-        tensors = {key: value.detach().cpu().contiguous() for key, value in self.module.state_dict().items()}
         files = [f"{name}.safetensors", f"{name}-tokenizer.json"]
-        atomic_write(folder / files[0], safetensors.torch.save(tensors))
+        write_weights(folder / files[0], self.module)
         atomic_write(folder / files[1], self.tokenizer.to_json())
         document = {
             "format": FORMAT,
@@ -189,17 +186,10 @@ class DRRNAgent(Agent):
     def load(cls, folder: Path, name: str = "policy") -> DRRNAgent:
         """Read an agent back; InputError when it is missing, damaged or of another format."""
         document: _Document = read_json(folder / f"{name}.json", _Document)
-        for file in (f"{name}.safetensors", f"{name}-tokenizer.json"):
-            if not (folder / file).is_file():
-                raise InputError(f"{folder / file} is missing; train the policy again.")
-            if sha256(folder / file) != document["sha256"].get(file):
-                raise InputError(f"{folder / file} was changed after it was written; train the policy again.")
-        weights = folder / f"{name}.safetensors"
-        try:
-            tensors = safetensors.torch.load(weights.read_bytes())
-        except SafetensorError as error:
-            raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
-        tokenizer = Tokenizer.of_json((folder / f"{name}-tokenizer.json").read_text(encoding="utf-8"))
+        weights, reader = folder / f"{name}.safetensors", folder / f"{name}-tokenizer.json"
+        check_files(folder, {file.name: document["sha256"].get(file.name, "") for file in (weights, reader)})
+        tensors = read_weights(weights)
+        tokenizer = Tokenizer.of_json(reader.read_text(encoding="utf-8"))
         check_fit(lambda: DRRNNetwork(tokenizer.size), tensors, "the tokenizer beside them")
         network = DRRNNetwork.empty(tokenizer.size)
         network.load_state_dict(tensors)

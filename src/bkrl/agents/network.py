@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bkrl.agents import FORMAT
@@ -21,6 +19,7 @@ from bkrl.agents.networks import check_fit, of_spec
 from bkrl.agents.networks.layers import to_device
 from bkrl.agents.networks.missions import WordTable
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
+from bkrl.agents.weights import check_files, finite, read_weights, write_weights
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
@@ -157,8 +156,7 @@ class NetworkAgent(TrainableAgent):
     # ---------------------------------------------------------------------------------------------------------- files
 
     def save(self, folder: Path, name: str = "policy") -> list[str]:
-        tensors = {key: value.detach().cpu().contiguous() for key, value in self.module.state_dict().items()}
-        atomic_write(folder / f"{name}.safetensors", safetensors.torch.save(tensors))
+        write_weights(folder / f"{name}.safetensors", self.module)
         document = {
             "format": FORMAT,
             "network": self.spec,
@@ -177,14 +175,8 @@ class NetworkAgent(TrainableAgent):
         path = folder / f"{name}.json"
         document: _Document = read_json(path, _Document)
         weights = folder / f"{name}.safetensors"
-        if not weights.is_file():
-            raise InputError(f"{weights} is missing; train the policy again.")
-        if sha256(weights) != document["sha256"]:
-            raise InputError(f"{weights} was changed after it was written; train the policy again.")
-        try:
-            tensors = safetensors.torch.load(weights.read_bytes())
-        except SafetensorError as error:
-            raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
+        check_files(folder, {weights.name: document["sha256"]})
+        tensors = read_weights(weights)
         names = tuple(document["action_names"])
         who = (document["env_id"], document["family"], names, document["view"])
         bare = {**document["network"], "goals": None}  # which may be a million, and are no weights
@@ -207,11 +199,6 @@ def words_of(views: Views, vocabulary: WordTable | None, device: torch.device) -
     if views.mission is None:
         raise ValueError("the agent wants missions, and the views have none")
     return to_device(vocabulary.tokens(views.mission), device)
-
-
-def finite(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether all parameters are; buffers need not be (advice that says nothing has an infinite scale)."""
-    return all(bool(tensors[name].isfinite().all()) for name, _ in module.named_parameters())
 
 
 def one_step(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bkrl.agents.protocol import Inputs, TrainableAgent
+from bkrl.agents.weights import load_weights
 from bkrl.core.activity import doing
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import generator
@@ -28,7 +29,7 @@ from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import env_spec
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, load_weights, moments, restore_moments
+from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Learner, Saved
 
 MINIBATCHES = 16

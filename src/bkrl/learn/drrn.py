@@ -20,6 +20,7 @@ from torch import nn
 
 from bkrl.agents.drrn import DRRNAgent
 from bkrl.agents.viewer import Viewer, symbols_of
+from bkrl.agents.weights import load_weights
 from bkrl.core.errors import UsageError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed, generator
@@ -27,7 +28,7 @@ from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, load_weights, moments, restore_moments
+from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Learner, Saved
 from bkrl.learn.replay import Batch, Replay
 from bkrl.learn.rollout import Clock

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bkrl.agents.networks.layers import to_device
 from bkrl.agents.protocol import Agent, Goals, TrainableAgent
+from bkrl.agents.weights import load_weights
 from bkrl.core.activity import doing
 from bkrl.core.errors import RunFailed
 from bkrl.core.prefixes import under
@@ -57,11 +58,6 @@ def restore_moments(
         if found := under(saved, f"optimizer.{index}."):
             kept = {key: torch.from_numpy(one).clone().to(parameter.device) for key, one in found.items()}
             optimizer.state[parameter] = kept
-
-
-def load_weights(module: nn.Module, saved: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Give a module the weights that stand in a checkpoint behind a prefix."""
-    module.load_state_dict({name: torch.from_numpy(array) for name, array in under(saved, prefix).items()})
 
 
 class RolloutLearner(Learner):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bkrl.data.windows import Rollout
 from bkrl.rewards.icm import ICM
-from bkrl.rewards.novelty import Novelty, RunningMoments, mlp
+from bkrl.rewards.novelty import Novelty, RunningMoments, followings, mlp
 
 _CHUNK = 2048
 
@@ -94,8 +94,7 @@ class _Pooled(Novelty):
     @torch.no_grad()
     def scored(self, rollout: Rollout) -> NDArray[np.floating]:
         """(T, N). The whole pool is encoded anew, as encoder and statistics change."""
-        following = rollout.following()
-        rows = following.reshape(-1, *following.shape[2:])
+        rows = followings(rollout)
         own = self.particles.add(rows).to(self.device)
         features, pool = self.encoder(self.normalised(rows)), self.encoder(self.normalised(self.particles.rows))
         return self.particles.novelty(features, pool, own).reshape(rollout.rewards.shape)
@@ -117,6 +116,8 @@ class APT(_Pooled):
         hidden, features: width of its layer, and how many features.
     """
 
+    networks = ("encoder",)
+
     def __init__(
         self,
         obs_shape: Sequence[int],
@@ -132,12 +133,8 @@ class APT(_Pooled):
         self.encoder = mlp(obs_shape, hidden, features, 1, generator).to(self.device).requires_grad_(False)
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        following = rollout.following()
-        self.observe(following.reshape(-1, *following.shape[2:]))
+        self.observe(followings(rollout))
         return self.scored(rollout)
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {"encoder": self.encoder}
 
 
 class LearntAPT(_Pooled, ICM):

@@ -10,7 +10,7 @@ the authors' release. Two things differ: what is paid is scaled as every novelty
 episode is the true one, where the release sees the next episode's first and leaves the step out of the loss.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ class DEIR(Novelty):
     """
 
     name = "deir"
+    networks = ("model",)
 
     def __init__(
         self,
@@ -131,9 +132,6 @@ class DEIR(Novelty):
         self._random = np.random.default_rng((self.seed, self.rollouts))
         return found
 
-    def parameters(self) -> Iterable[nn.Parameter]:
-        return self.model.parameters()
-
     def loss(self, index: Tensor) -> Tensor:
         """Cross-entropy of the true next observations and, in equal shares, of as many wrong ones.
 
@@ -150,9 +148,6 @@ class DEIR(Novelty):
         yes, no = self.model(ways, seen, actions, [self.normalised(true), self.normalised(wrong)])
         right, refused = nn.functional.softplus(-yes), nn.functional.softplus(no) * told
         return 0.5 * (right.mean() + refused.sum() / told.sum().clamp_min(1))
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {"model": self.model}
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
         longest = int(self._lengths.max(initial=1))

@@ -5,7 +5,7 @@
 The encoder learns from the inverse model alone, so that it keeps what actions change and no more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class ICM(Novelty):
     """
 
     name = "icm"
+    networks = ("model",)
 
     def __init__(
         self,
@@ -94,12 +95,6 @@ class ICM(Novelty):
         self._before, self._after = self.normalised(seen), self.normalised(following)
         self._actions = torch.from_numpy(actions).to(self.device)
 
-    def parameters(self) -> Iterable[nn.Parameter]:
-        return self.model.parameters()
-
     def loss(self, index: Tensor) -> Tensor:
         inverse, forward = self.model.losses(self._before[index], self._actions[index], self._after[index])
         return (1 - self.beta) * inverse + self.beta * forward
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {"model": self.model}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.networks.layers import Linear
+from bkrl.agents.weights import load_weights
 from bkrl.data.windows import Rollout
 from bkrl.rewards.streams import RewardStream
 
@@ -55,6 +56,8 @@ class RunningMoments:
 class Novelty(RewardStream):
     """A stream of novelty. A subclass has a `name`, and says in `raw` how new the observations of a rollout are.
 
+    `networks` are those of its attributes that are networks; what is not frozen in them is trained.
+
     Args:
         obs_shape: of the observations in the rollout, which are symbols whatever the policy sees.
         num_envs: N.
@@ -66,6 +69,7 @@ class Novelty(RewardStream):
 
     whole = "Novelty is divided by the spread of its discounted sum along time"
     episodic = False
+    networks: tuple[str, ...]
 
     def __init__(
         self,
@@ -119,36 +123,35 @@ class Novelty(RewardStream):
         observations = torch.from_numpy(rows).to(self.device)
         return ((observations.float() - self._mean) / self._std).clamp_(-self.clip, self.clip)
 
-    def networks(self) -> dict[str, nn.Module]:
-        """By the prefix of their names in a checkpoint."""
-        return {}
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for name in self.networks for p in getattr(self, name).parameters() if p.requires_grad]
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
         tensors: dict[str, np.ndarray | Tensor] = {
-            f"{name}.{key}": value
-            for name, network in self.networks().items()
-            for key, value in network.state_dict().items()
+            f"{name}.{key}": value for name in self.networks for key, value in getattr(self, name).state_dict().items()
         }
         for name, moments in (("observed", self.observed), ("returned", self.returned)):
             tensors |= moments.state(name)
         return tensors | {"discounted": self.discounted}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        for name, network in self.networks().items():
-            prefix = f"{name}."
-            network.load_state_dict(
-                {key.removeprefix(prefix): torch.from_numpy(v) for key, v in state.items() if key.startswith(prefix)}
-            )
+        for name in self.networks:
+            load_weights(getattr(self, name), state, f"{name}.")
         for name, moments in (("observed", self.observed), ("returned", self.returned)):
             moments.restore(name, state)
         self.discounted = state["discounted"].copy()
 
 
-def transitions(rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(T * N, *obs_shape) what each action saw, (T * N,) int64 the action, and `Rollout.following`."""
+def followings(rollout: Rollout) -> np.ndarray:
+    """(T * N, *obs_shape) `Rollout.following`."""
     following = rollout.following()
-    flat = following.reshape(-1, *following.shape[2:])
-    return rollout.views.symbols[:-1].reshape(flat.shape), rollout.actions.ravel(), flat
+    return following.reshape(-1, *following.shape[2:])
+
+
+def transitions(rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(T * N, *obs_shape) what each action saw, (T * N,) int64 the action, and `followings`."""
+    following = followings(rollout)
+    return rollout.views.symbols[:-1].reshape(following.shape), rollout.actions.ravel(), following
 
 
 def mlp(obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator) -> nn.Sequential:

@@ -6,18 +6,18 @@ rollout before it is scored, so the first rewards are not judged by the statisti
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, mlp
+from bkrl.rewards.novelty import Novelty, followings, mlp
 
 _CHUNK = 4096
 
@@ -33,6 +33,7 @@ class RND(Novelty):
     """
 
     name = "rnd"
+    networks = ("target", "predictor")
 
     def __init__(
         self,
@@ -56,8 +57,7 @@ class RND(Novelty):
         self._places = torch.zeros(0, dtype=torch.int64)
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
-        following = rollout.following()
-        flat = following.reshape(-1, *following.shape[2:])
+        flat = followings(rollout)
         first, places = distinct_rows(flat)
         distinct = flat[first]
         self.observe(distinct, np.bincount(places))
@@ -73,9 +73,6 @@ class RND(Novelty):
         predictions = torch.cat([self.predictor(chunk) for chunk in inputs.split(_CHUNK)])
         return inputs, targets, (predictions - targets).square().mean(1).cpu().numpy()
 
-    def parameters(self) -> Iterable[nn.Parameter]:
-        return self.predictor.parameters()
-
     def loss(self, index: Tensor) -> Tensor:
         """Mean squared error on a part of the minibatch. `index` comes shuffled, so its first part is a random part."""
         places = self._places[index[: math.ceil(self.update_proportion * len(index))]]
@@ -85,9 +82,6 @@ class RND(Novelty):
         inputs, targets = self._inputs.index_select(0, which), self._targets.index_select(0, which)
         errors = (self.predictor(inputs) - targets).square().mean(1)
         return errors @ times.to(errors.dtype) / len(places)
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {"target": self.target, "predictor": self.predictor}
 
 
 class NovelD(RND):

@@ -8,12 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict
 
-import safetensors.torch
-
 from bkrl.agents import FORMAT
 from bkrl.agents.advised import Advice, AdvisedAgent
 from bkrl.agents.language.agent import LanguageAgent
-from bkrl.agents.networks import check_fit, of_spec
+from bkrl.agents.networks import fitted, of_spec
+from bkrl.agents.weights import read_weights, write_weights
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.core.flags import Flag
@@ -57,8 +56,7 @@ class AdvisedLanguageAgent(AdvisedAgent):
         files = self.base.save(folder, name)
         document, base, advice = (folder / f"{name}{end}" for end in (".json", ".base.json", ".advice.safetensors"))
         atomic_write(base, document.read_bytes())
-        tensors = {key: one.detach().cpu().contiguous() for key, one in self.advice.state_dict().items()}
-        atomic_write(advice, safetensors.torch.save(tensors))
+        write_weights(advice, self.advice)
         spec = {**self.spec, "base": base.name}
         atomic_write(document, to_json({"format": FORMAT, "network": spec, "sha256": sha256(advice)}))
         return [*files, base.name, advice.name]
@@ -71,8 +69,6 @@ class AdvisedLanguageAgent(AdvisedAgent):
         if not weights.is_file() or sha256(weights) != document["sha256"]:
             raise InputError(f"{weights} is missing, or was changed after it was written; train the policy again.")
         base = LanguageAgent.load(folder, f"{name}.base", files=name)
-        tensors = safetensors.torch.load(weights.read_bytes())
-        check_fit(lambda: Advice(of_spec(spec["advice"]), 1.0), tensors, "the advice that is described beside them")
-        advice = Advice(of_spec(spec["advice"]), 1.0)
-        advice.load_state_dict(tensors)
+        said = "the advice that is described beside them"
+        advice = fitted(lambda: Advice(of_spec(spec["advice"]), 1.0), read_weights(weights), said)
         return cls(base, advice, spec["weight"], spec["until"])

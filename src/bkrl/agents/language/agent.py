@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -27,9 +25,9 @@ from bkrl.agents.language.heads import PUBLISHED, Critic, Head
 from bkrl.agents.language.models import LanguageModel, Origin, open_model, trained
 from bkrl.agents.language.packing import Prompts
 from bkrl.agents.language.scorer import Scorer, Scoring
-from bkrl.agents.network import finite
 from bkrl.agents.networks import misfit
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
+from bkrl.agents.weights import check_files, finite, read_weights, write_weights
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
@@ -307,8 +305,7 @@ class LanguageAgent(TrainableAgent):
             files = sorted(path for path in made.rglob("*") if path.is_file())
             for path in files:
                 atomic_write(folder / name / path.name, path.read_bytes())
-        heads = {key: value.detach().cpu().contiguous() for key, value in self.module.heads.state_dict().items()}
-        atomic_write(folder / f"{name}.safetensors", safetensors.torch.save(heads))
+        write_weights(folder / f"{name}.safetensors", self.module.heads)
         names = [*(f"{name}/{path.name}" for path in files), f"{name}.safetensors"]
         document = {
             "format": FORMAT,
@@ -334,11 +331,7 @@ class LanguageAgent(TrainableAgent):
         """
         path, files = folder / f"{name}.json", files or name
         document: _Document = read_json(path, _Document)
-        for file, digest in document["files"].items():
-            if not (folder / file).is_file():
-                raise InputError(f"{folder / file} is missing; train the policy again.")
-            if sha256(folder / file) != digest:
-                raise InputError(f"{folder / file} was changed after it was written; train the policy again.")
+        check_files(folder, document["files"])
         spec = document["network"]
         settings, adapted = spec["settings"], spec["settings"].training.train == "lora"
         if adapted:
@@ -353,10 +346,7 @@ class LanguageAgent(TrainableAgent):
         if list(agent.action_names) != document["action_names"]:
             raise InputError(f"{path} names other actions than {agent.env_id} has; train the policy again.")
         weights = folder / f"{files}.safetensors"
-        try:
-            tensors = safetensors.torch.load(weights.read_bytes())
-        except SafetensorError as error:
-            raise InputError(f"{weights} is damaged ({error}); train the policy again.") from None
+        tensors = read_weights(weights)
         if problem := misfit(agent.module.heads, tensors):
             raise InputError(f"{weights} does not fit what is said beside it ({problem}); train the policy again.")
         agent.module.heads.load_state_dict(tensors)
