@@ -238,7 +238,7 @@ def build_network(
     hidden: int = POLICY_HIDDEN,
     missions: bool = False,
     fields: int = 0,
-    seed: int = 0,
+    seed: int | None = 0,
 ) -> ActorCritic:
     """Build and initialise a network.
 
@@ -251,27 +251,11 @@ def build_network(
         hidden: width of `compact`'s layers.
         missions: whether it reads missions, too; its vocabulary is empty yet.
         fields: M, of the memory of episodes that it reads (`compact` alone); 0: it reads none.
-        seed: of the initial weights.
+        seed: of the initial weights; None: they are not written.
 
     Raises:
         UsageError: an unknown name, or a network that cannot read such observations.
     """
-    network = _build(name, obs_shape, num_actions, num_values, symbols, hidden, missions, fields)
-    network.initialise(torch.Generator().manual_seed(seed))
-    return network
-
-
-def _build(
-    name: str,
-    obs_shape: Sequence[int],
-    num_actions: int,
-    num_values: int,
-    symbols: Symbols | None,
-    hidden: int,
-    missions: bool,
-    fields: int = 0,
-) -> Any:
-    """A network whose weights are not yet written."""
     spec: dict[str, Any] = {
         "name": name,
         "obs_shape": [int(n) for n in obs_shape],
@@ -303,6 +287,8 @@ def _build(
     else:
         raise UsageError(f"There is no network '{name}'. Known: {', '.join(get_args(NetworkName))}.")
     network.spec = spec
+    if seed is not None:
+        network.initialise(torch.Generator().manual_seed(seed))
     return network
 
 
@@ -378,16 +364,8 @@ def of_spec(document: Any) -> Any:
     spec: _Spec = typed(_Spec, document)
     if math.prod(spec["obs_shape"]) > _LARGEST:
         raise ValueError(f"observations have at most {_LARGEST} entries")
-    return _build(
-        spec["name"],
-        spec["obs_shape"],
-        spec["num_actions"],
-        spec["num_values"],
-        spec.get("symbols"),
-        spec.get("hidden") or 128,
-        spec.get("missions", False),
-        spec.get("fields", 0),
-    )
+    given: dict[str, Any] = {name: value for name, value in spec.items() if value is not None}
+    return build_network(**given, seed=None)
 
 
 _LARGEST = 2**16
