@@ -116,8 +116,6 @@ class APT(_Pooled):
         hidden, features: width of its layer, and how many features.
     """
 
-    networks = ("encoder",)
-
     def __init__(
         self,
         obs_shape: Sequence[int],
@@ -131,6 +129,7 @@ class APT(_Pooled):
         super().__init__(obs_shape, num_envs, **options)
         generator = torch.Generator().manual_seed(seed)
         self.encoder = mlp(obs_shape, hidden, features, 1, generator).to(self.device).requires_grad_(False)
+        self.networks = {"encoder": self.encoder}
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
         self.observe(followings(rollout))

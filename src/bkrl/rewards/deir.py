@@ -81,7 +81,6 @@ class DEIR(Novelty):
     """
 
     name = "deir"
-    networks = ("model",)
 
     def __init__(
         self,
@@ -98,6 +97,7 @@ class DEIR(Novelty):
         super().__init__(obs_shape, num_envs, **options)
         self.seed, self.size, self.rollouts = seed, queue, 0
         self.model = Discriminator(obs_shape, num_actions, hidden, features, seed).to(self.device)
+        self.networks = {"model": self.model}
         self.queue = np.zeros((0, *obs_shape), np.uint8)
         self._way = torch.zeros(num_envs, features, device=self.device)
         # Of each env's running episode: e_i beside τ_{i-1}, and how many there are

@@ -60,7 +60,6 @@ class ICM(Novelty):
     """
 
     name = "icm"
-    networks = ("model",)
 
     def __init__(
         self,
@@ -77,6 +76,7 @@ class ICM(Novelty):
         super().__init__(obs_shape, num_envs, **options)
         self.beta = beta
         self.model = Dynamics(obs_shape, num_actions, hidden, features, seed).to(self.device)
+        self.networks = {"model": self.model}
         # Of the last rollout: what was seen before and after each action, normalised, and the action.
         self._before = self._after = torch.zeros(0)
         self._actions = torch.zeros(0, dtype=torch.int64)

@@ -56,7 +56,7 @@ class RunningMoments:
 class Novelty(RewardStream):
     """A stream of novelty. A subclass has a `name`, and says in `raw` how new the observations of a rollout are.
 
-    `networks` are those of its attributes that are networks; what is not frozen in them is trained.
+    It sets `networks`, by the prefixes of their names in a checkpoint; what is not frozen in them is trained.
 
     Args:
         obs_shape: of the observations in the rollout, which are symbols whatever the policy sees.
@@ -69,7 +69,7 @@ class Novelty(RewardStream):
 
     whole = "Novelty is divided by the spread of its discounted sum along time"
     episodic = False
-    networks: tuple[str, ...]
+    networks: dict[str, nn.Module]
 
     def __init__(
         self,
@@ -124,19 +124,21 @@ class Novelty(RewardStream):
         return ((observations.float() - self._mean) / self._std).clamp_(-self.clip, self.clip)
 
     def parameters(self) -> list[nn.Parameter]:
-        return [p for name in self.networks for p in getattr(self, name).parameters() if p.requires_grad]
+        return [p for network in self.networks.values() for p in network.parameters() if p.requires_grad]
 
     def state(self) -> dict[str, np.ndarray | Tensor]:
         tensors: dict[str, np.ndarray | Tensor] = {
-            f"{name}.{key}": value for name in self.networks for key, value in getattr(self, name).state_dict().items()
+            f"{name}.{key}": value
+            for name, network in self.networks.items()
+            for key, value in network.state_dict().items()
         }
         for name, moments in (("observed", self.observed), ("returned", self.returned)):
             tensors |= moments.state(name)
         return tensors | {"discounted": self.discounted}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        for name in self.networks:
-            load_weights(getattr(self, name), state, f"{name}.")
+        for name, network in self.networks.items():
+            load_weights(network, state, f"{name}.")
         for name, moments in (("observed", self.observed), ("returned", self.returned)):
             moments.restore(name, state)
         self.discounted = state["discounted"].copy()

@@ -33,7 +33,6 @@ class RND(Novelty):
     """
 
     name = "rnd"
-    networks = ("target", "predictor")
 
     def __init__(
         self,
@@ -52,6 +51,7 @@ class RND(Novelty):
         self.target = mlp(obs_shape, hidden, outputs, 1, generator).to(self.device).requires_grad_(False)
         # The predictor is deeper than what it predicts, so that what remains of its error is novelty, not incapacity.
         self.predictor = mlp(obs_shape, hidden, outputs, 2, generator).to(self.device)
+        self.networks = {"target": self.target, "predictor": self.predictor}
         # Of the last rollout: its distinct observations, normalised; their random features; which of them came when.
         self._inputs = self._targets = torch.zeros(0)
         self._places = torch.zeros(0, dtype=torch.int64)
