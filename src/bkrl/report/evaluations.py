@@ -1,8 +1,8 @@
 """Frozen policies on the page: each evaluation, and success over seeds for each method and env."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,49 +28,40 @@ def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str]) 
     """The evaluate runs among `nodes`, one entry for each mode. `labels`: key of a training run → its method's label
     in the tables.
     """
-    return [played for node in nodes for played in _played(chain, node, labels)]
-
-
-def _played(chain: Chain, node: Node, labels: Mapping[str, str]) -> list[Played]:
-    policy = chain.input(node, "policy")
-    made = policy.facts if policy else {}
-    env, trained_in = str(node.facts.get("env_id", "?")), str(made.get("env_id", ""))
-    label = labels.get(policy.key, "") if policy else ""
     found = []
-    modes = node.facts.get("modes", {})
+    for node in nodes:
+        policy = chain.input(node, "policy")
+        made = policy.facts if policy else {}
+        trained_in, label = made.get("env_id", ""), labels.get(policy.key, "") if policy else ""
+        for env, one in _scores(node):
+            row: Evaluation = {
+                "alg": label or str(node.facts.get("alg") or made.get("alg") or "?"),
+                "seed": str(policy.config.get("seed", "?") if policy else "?"),
+                "env": env,
+                "mode": str(one["mode"]),
+                "elsewhere": str(trained_in) if trained_in != one["env"] else "",
+                "episodes": one.get("episodes") or None,
+                "success": one.get("success"),
+                "low": one.get("low"),
+                "high": one.get("high"),
+                "return": one.get("return"),
+                "length": one.get("length"),
+            }
+            found.append(Played(node.key, policy.key if policy else node.key, row))
+    return found
+
+
+def _scores(node: Node) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The figures of each mode or condition under the names of `Evaluation`, and what stands for their env."""
+    env, modes = str(node.facts.get("env_id", "?")), node.facts.get("modes", {})
     for mode, scores in modes.items() if isinstance(modes, dict) else ():
         rate = scores.get("success_rate", {})
-        row: Evaluation = {
-            "alg": label or str(node.facts.get("alg") or made.get("alg") or "?"),
-            "seed": str(policy.config.get("seed", "?") if policy else "?"),
-            "env": env,
-            "mode": str(mode),
-            "elsewhere": trained_in if trained_in != env else "",
-            "episodes": node.facts.get("episodes"),
-            "success": rate.get("mean"),
-            "low": rate.get("low"),
-            "high": rate.get("high"),
-            "return": scores.get("return", {}).get("mean"),
-            "length": scores.get("length", {}).get("mean"),
-        }
-        found.append(Played(node.key, policy.key if policy else node.key, row))
+        means = {name: scores.get(name, {}).get("mean") for name in ("return", "length")}
+        about = {"env": env, "mode": mode, "episodes": node.facts.get("episodes")}
+        yield env, {**about, **rate, **means, "success": rate.get("mean")}
     conditions = node.facts.get("conditions", [])
     for one in conditions if isinstance(conditions, list) else ():
-        condition: Evaluation = {
-            "alg": label or str(node.facts.get("alg") or made.get("alg") or "?"),
-            "seed": str(policy.config.get("seed", "?") if policy else "?"),
-            "env": f"{one['env']}: {one['condition']}",
-            "mode": str(one["mode"]),
-            "elsewhere": trained_in if trained_in != one["env"] else "",
-            "episodes": one.get("episodes") or None,
-            "success": one.get("success"),
-            "low": one.get("low"),
-            "high": one.get("high"),
-            "return": None,
-            "length": one.get("length"),
-        }
-        found.append(Played(node.key, policy.key if policy else node.key, condition))
-    return found
+        yield f"{one['env']}: {one['condition']}", one
 
 
 def evaluated(played: Sequence[Played]) -> list[Evaluated]:

@@ -85,14 +85,9 @@ def findings(
     comparisons: Sequence[Comparison], threshold: float, rules: bool, problems: Sequence[str]
 ) -> list[Finding]:
     """All sentences of the summary: what speaks against first, then reasons for care, what is open, what speaks for."""
-    found = [Finding("caution", problem) for problem in problems]
-    if rules:
-        found.append(Finding("caution", RULES_SENTENCE))
-    envs = {comparison.env for comparison in comparisons}
-    if len(envs) > 1:
-        found.append(
-            Finding("caution", f"{len(envs)} envs stand side by side here; they are never pooled or averaged.")
-        )
+    envs = len({comparison.env for comparison in comparisons})
+    apart = f"{envs} envs stand side by side here; they are never pooled or averaged." if envs > 1 else ""
+    found = _cautions([*problems, RULES_SENTENCE if rules else "", apart])
     for comparison in comparisons:
         found += [replace(one, envs=(comparison.env,)) for one in _of_env(comparison, threshold)]
     return sorted(_merged(found), key=lambda one: _ORDER.index(one.tone))
@@ -109,29 +104,24 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
 
 def _of_env(comparison: Comparison, threshold: float) -> list[Finding]:
     base = comparison.baseline
-    found = [Finding("caution", note) for note in comparison.notes]
-    found += _few_seeds(comparison)
+    cautions = [*comparison.notes, _few_seeds(comparison)]
     methods = [row for row in comparison.rows if row.group.is_method]
     controls = [row for row in comparison.rows if row.group.is_control and not row.group.is_oracle]
     if base is None:
-        found.append(Finding("caution", "There is no plain PPO run here, so whether anything helps cannot be said."))
-        return found
-    tests = [row.against.p for row in comparison.rows if row.against is not None]
-    found += [Finding("caution", warning)] if (warning := too_few_pairs(tests)) else []
+        cautions.append("There is no plain PPO run here, so whether anything helps cannot be said.")
+        return _cautions(cautions)
+    cautions.append(too_few_pairs([row.against.p for row in comparison.rows if row.against is not None]))
+    for row in comparison.rows:
+        cautions += [row.group.doubt, _of_form(row), _of_advice(row), "" if row.group.is_control else _of_draws(row)]
+    if methods and not controls:
+        cautions.append(
+            "No control potential (zero, random, shuffled labels) was trained with, so a gain could come from shaping "
+            "as such and not from what the labels say."
+        )
+    found = _cautions(cautions)
     for row in methods:
         found.append(_verdict(comparison, row, base, threshold))
         found += _against_controls(row, threshold)
-    for row in comparison.rows:
-        found += [Finding("caution", row.group.doubt)] if row.group.doubt else []
-        found += _of_form(row) + _of_advice(row) + ([] if row.group.is_control else _of_draws(row))
-    if methods and not controls:
-        found.append(
-            Finding(
-                "caution",
-                "No control potential (zero, random, shuffled labels) was trained with, so a gain could come "
-                "from shaping as such and not from what the labels say.",
-            )
-        )
     for control in controls:
         if _sign(control.against) > 0:
             found.append(
@@ -144,20 +134,23 @@ def _of_env(comparison: Comparison, threshold: float) -> list[Finding]:
     return found
 
 
+def _cautions(texts: Sequence[str]) -> list[Finding]:
+    return [Finding("caution", text) for text in texts if text]
+
+
 def _not_due_to(control: ResultRow) -> str:
     if control.group.control == "constant":
         return "due to advice that is the same in every state, and not to what is known of states"
     return "not due to knowledge"
 
 
-def _few_seeds(comparison: Comparison) -> list[Finding]:
+def _few_seeds(comparison: Comparison) -> str:
     """A warning about the methods with too few seeds, by name where others have enough."""
     few = [row for row in comparison.rows if row.n < st.FEW_SEEDS]
     if not few:
-        return []
-    warning = st.few_seeds_warning(min(row.n for row in few))
+        return ""
     whose = ", ".join(row.group.name for row in few) + ": " if len(few) < len(comparison.rows) else ""
-    return [Finding("caution", whose + warning)]
+    return whose + st.few_seeds_warning(min(row.n for row in few))
 
 
 def _verdict(comparison: Comparison, row: ResultRow, base: ResultRow, threshold: float) -> Finding:
@@ -208,23 +201,18 @@ def _difference_sentence(difference: Difference | None, other: str) -> str:
     return "; ".join(parts)
 
 
-def _of_form(row: ResultRow) -> list[Finding]:
+def _of_form(row: ResultRow) -> str:
     if not row.group.unguarded or not (row.group.is_method or row.group.is_control):
-        return []
-    return [
-        Finding(
-            "caution",
-            f"{row.group.name} has no guarantee ({row.group.guarantee.rstrip('.')}): whatever it gains may be "
-            "another task's solution.",
-        )
-    ]
+        return ""
+    why = row.group.guarantee.rstrip(".")
+    return f"{row.group.name} has no guarantee ({why}): whatever it gains may be another task's solution."
 
 
-def _of_draws(row: ResultRow) -> list[Finding]:
+def _of_draws(row: ResultRow) -> str:
     """Only where datasets or draws of labels matter; the table of the env has all of them."""
     split = row.split
     if split is None or (split.share < HALF and split.p >= ALPHA):
-        return []
+        return ""
     whole, drawn = split.over_draws, "datasets" if split.datasets > 1 else "draws of labels"
     shown = f" ({percent(whole.low, 1)} to {percent(whole.high, 1)})" if whole.known else ""
     parts = ", ".join(
@@ -232,28 +220,21 @@ def _of_draws(row: ResultRow) -> list[Finding]:
         for number, part in enumerate(split.parts)
     )
     other = "" if split.datasets > 1 else "; the other intervals speak of these draws alone"
-    return [
-        Finding(
-            "caution",
-            f"{row.group.name} rests on {whole.n} {drawn}: of the variance of mean success {parts} (n = {split.n}, F "
-            f"test of no difference between {drawn} p = {split.p:.2g}). Over {drawn} its mean is "
-            f"{percent(whole.estimate, 1)}{shown}{other}.",
-        )
-    ]
+    return (
+        f"{row.group.name} rests on {whole.n} {drawn}: of the variance of mean success {parts} (n = {split.n}, F test "
+        f"of no difference between {drawn} p = {split.p:.2g}). Over {drawn} its mean is "
+        f"{percent(whole.estimate, 1)}{shown}{other}."
+    )
 
 
-def _of_advice(row: ResultRow) -> list[Finding]:
+def _of_advice(row: ResultRow) -> str:
     """A form of shaping that takes advice where there was none to take; of Φ = 0 that is the point."""
     if not row.group.empty or row.group.control == "zero":
-        return []
-    same_as = WITHOUT_ADVICE[row.group.form]
-    return [
-        Finding(
-            "caution",
-            f"{row.group.name} is {same_as} under another name: the advice of its potential is empty (Ψ = 0), so it "
-            "says nothing of what advice is worth.",
-        )
-    ]
+        return ""
+    return (
+        f"{row.group.name} is {WITHOUT_ADVICE[row.group.form]} under another name: the advice of its potential is "
+        "empty (Ψ = 0), so it says nothing of what advice is worth."
+    )
 
 
 def _ratio_sentence(ratio: StepsRatio, other: str) -> str:

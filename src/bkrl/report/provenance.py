@@ -4,7 +4,7 @@ Nothing here raises for a run that is missing or damaged: a broken chain is a fi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ def _visit(chain: Chain, names: dict[str, str], seen: set[str], path: Path) -> s
     for name, recorded in node.run.manifest["inputs"].items():
         link = _link(path, node.run, name, recorded)
         if link.found is not None:
-            link = Link(name, link.recorded, link.sha256, _visit(chain, names, seen, Path(link.found)), "")
+            link = replace(link, found=_visit(chain, names, seen, Path(link.found)))
         elif link.problem:
             chain.problems.append(link.problem)
         node.links.append(link)
@@ -168,17 +168,10 @@ def _visit(chain: Chain, names: dict[str, str], seen: set[str], path: Path) -> s
 
 
 def _open(path: Path, key: str) -> Node:
+    node = Node(key, "?", None, "")
     try:
         run = Run.open(path, verify=False)
-        digest = sha256(run.path / "manifest.json")
-        stage = run.stage
-    except BkrlError as problem:
-        return Node(key, "?", None, "", str(problem))
-    except OSError as problem:
-        why = f"{path} cannot be read ({problem.strerror}); make it readable, or leave it out."
-        return Node(key, "?", None, "", why)
-    node = Node(key, stage, run, digest)
-    try:
+        node = Node(key, run.stage, run, sha256(run.path / "manifest.json"))
         run.verify()
     except BkrlError as problem:
         node.problem = str(problem)
