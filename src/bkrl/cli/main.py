@@ -25,7 +25,7 @@ from bkrl.cli.options import CommandGroup, Commands, command, complaint
 from bkrl.cli.train import train
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import BkrlError
-from bkrl.verbs import VERBS
+from bkrl.verbs import MANY, VERBS
 
 
 class _Commands(CommandGroup):
@@ -91,8 +91,29 @@ for _verb, _config in VERBS.items():
     )
 app.command("train", rich_help_panel=_PIPELINE, **_METHODS)(command(VERBS["train-rs"], _train))
 
-for _area in (looking, goals, datasets, labels, models, cache, potentials, studies, reports, serve):
-    _area.register(app)
+_GROUPS = {"data": datasets.data, "lm": models.lm, "cache": cache.cache, "serve": serve.serve}
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name, rich_help_panel="Inspect")
+_MANY = {"sweep": command(MANY["sweep"], studies.sweep), "evolve": command(MANY["evolve"], studies.evolve)}
+_COMMANDS = {
+    "show": looking.show,
+    "list": looking.list_,
+    "prompt": looking.prompt,
+    "doctor": looking.doctor,
+    "suggesters": goals.suggesters,
+    "label view": labels.view,
+    "label audit": labels.audit,
+    "check-potential": potentials.check_potential,
+    "potential report": potentials.potential_report,
+    **_MANY,
+    "compare": reports.compare,
+    "trace": reports.trace,
+    "play": serve.play,
+    "push": serve.push,
+    "pull": serve.pull,
+}
+for _name, _function in _COMMANDS.items():
+    app.command(_name, rich_help_panel="Many runs" if _name in _MANY else "Inspect")(_function)
 
 
 def _version(wanted: bool) -> None:

@@ -179,6 +179,4 @@ class DatasetWriter:
 
 def _dictionary(texts: list[str]) -> pa.Array:
     """A dictionary array with int32 indices, entries in order of first appearance."""
-    places: dict[str, int] = {}
-    indices = [places.setdefault(text, len(places)) for text in texts]
-    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(places), pa.string()))
+    return pa.array(texts, pa.string()).dictionary_encode()

@@ -87,8 +87,8 @@ class Certificate:
 def certify(potential: Potential, dataset: Dataset, seed: int = 0, num_envs: int = 6, steps: int = 200) -> Certificate:
     """Run every check on a potential and the dataset it was built from."""
     rollouts = replay(dataset, potential.reads.horizon, num_envs, steps, seed)
-    rows = _sample_rows(dataset, 3000, seed)
-    sample = dataset.windows(rows, potential.reads.horizon)
+    rows = generator(seed, "certificate", "rows").permutation(int((dataset.lengths + 1).sum()))[:3000]
+    sample = dataset.windows(np.sort(rows), potential.reads.horizon)
     constant = bool(np.ptp(potential(sample)) == 0)
     checks = [
         telescoping(potential, rollouts, shaping_rewards),
@@ -113,7 +113,7 @@ def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping)
     worst, episodes, cut_off = 0.0, 0, 0
     total = discount = started = None
     for rollout in rollouts:
-        phi, phi_final = _phi(potential, rollout)
+        phi, phi_final = PotentialOfRollout(potential)(rollout)  # anew: as if no rollout had been before
         rewards = shaping(rollout, phi, phi_final, GAMMA).astype(np.float64)
         finals = {int(i): float(v) for i, v in zip(rollout.final_index, phi_final, strict=True)}
         if total is None or discount is None or started is None:
@@ -139,9 +139,8 @@ def telescoping(potential: Potential, rollouts: list[Rollout], shaping: Shaping)
 def policies(shaping: Shaping, potentials: int = 20) -> Check:
     """Random potentials on the toy tables and on random ones: the same optimal actions in every state."""
     rng = np.random.Generator(np.random.PCG64(7))
-    tables = [toy.table(name) for name in ("Toy-Chain", "Toy-TwoExits", "Toy-Grid")] + [
-        _random_table(rng) for _ in range(5)
-    ]
+    tables = [toy.table(name) for name in ("Toy-Chain", "Toy-TwoExits", "Toy-Grid")]
+    tables += [_random_table(rng) for _ in range(5)]
     changed = 0
     for table in tables:
         plain = _optimal_actions(_solve(table, np.zeros_like(table.reward, dtype=np.float64)), table)
@@ -167,9 +166,9 @@ def constant_potential(rollouts: list[Rollout], shaping: Shaping, value: float =
 
 def no_leak(potential: Potential, rollout: Rollout, seed: int) -> Check:
     """Φ of every env, alone and with the other envs in another order."""
-    phi, _ = _phi(potential, rollout)
+    phi, _ = PotentialOfRollout(potential)(rollout)
     order = generator(seed, "certificate", "worlds").permutation(rollout.num_envs)
-    moved, _ = _phi(potential, _reordered(rollout, order))
+    moved, _ = PotentialOfRollout(potential)(_reordered(rollout, order))
     same = np.array_equal(phi[:, order], moved)
     return Check(
         "worlds", same, "exchanging worlds exchanges their Φ" if same else "a world's Φ depends on other worlds"
@@ -275,28 +274,13 @@ def replay(dataset: Dataset, horizon: int, num_envs: int, steps: int, seed: int)
     return rollouts
 
 
-def _phi(potential: Potential, rollout: Rollout) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Φ at rows 0..T, (T+1, N), and of the final windows, (K,), as if no rollout had been before."""
-    return PotentialOfRollout(potential)(rollout)
-
-
 def _reordered(rollout: Rollout, order: NDArray[np.int64]) -> Rollout:
     place = np.argsort(order)
     t, n = np.divmod(rollout.final_index, rollout.num_envs)
     index = t * rollout.num_envs + place[n]
     sort = np.argsort(index)
-    return Rollout(
-        views=rollout.views[:, order],
-        final_views=rollout.final_views[sort],
-        final_index=index[sort],
-        actions=rollout.actions[:, order],
-        ages=rollout.ages[:, order],
-        rewards=rollout.rewards[:, order],
-        terminated=rollout.terminated[:, order],
-        truncated=rollout.truncated[:, order],
-        past=rollout.past[:, order],
-        past_actions=rollout.past_actions[:, order],
-    )
+    moved = {name: values[:, order] for name, values in vars(rollout).items() if not name.startswith("final")}
+    return Rollout(**moved, final_views=rollout.final_views[sort], final_index=index[sort])
 
 
 def _tabular(table: toy.Table, phi: NDArray[np.float64], shaping: Shaping) -> NDArray[np.float64]:
@@ -355,9 +339,3 @@ def _random_table(rng: np.random.Generator, states: int = 12, actions: int = 3) 
     terminated = rng.random((states, actions)) < 0.15
     reward = rng.normal(size=(states, actions)).astype(np.float32)
     return toy.Table(next_state, reward, terminated, terminated.copy(), np.full(states, 1 / states), states)
-
-
-def _sample_rows(dataset: Dataset, count: int, seed: int) -> NDArray[np.int64]:
-    total = int((dataset.lengths + 1).sum())
-    rng = generator(seed, "certificate", "rows")
-    return np.sort(rng.permutation(total)[:count]).astype(np.int64)

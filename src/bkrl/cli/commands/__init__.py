@@ -1,4 +1,4 @@
-"""The commands beside the verbs, by what they are about: each file adds its own to the application.
+"""The commands beside the verbs, by what they are about; `cli.main` names them.
 
 A command parses, calls one function of the package, and prints; it has no logic and imports nothing heavy at the top.
 """

@@ -6,15 +6,10 @@ from typing import Annotated
 import typer
 
 from bkrl.cli import console
-from bkrl.cli.commands.shown import LOOK, Json, print_facts
+from bkrl.cli.commands.shown import Json, print_facts
 from bkrl.cli.options import Commands
 
 cache = Commands(help="Look at the replies that were kept.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `bkrl cache …`."""
-    app.add_typer(cache, name="cache", rich_help_panel=LOOK)
 
 
 @cache.command("info")

@@ -6,15 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from bkrl.cli import progress
-from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
+from bkrl.cli.commands.shown import Json, print_facts, show_run
 from bkrl.cli.options import Commands
 
 data = Commands(help="Check, look at, export, import, divide and join datasets.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `bkrl data …`."""
-    app.add_typer(data, name="data", rich_help_panel=LOOK)
 
 
 @data.command("validate")

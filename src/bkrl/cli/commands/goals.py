@@ -6,13 +6,8 @@ from typing import Annotated
 import typer
 
 from bkrl.cli import console
-from bkrl.cli.commands.shown import LOOK, Json
+from bkrl.cli.commands.shown import Json
 from bkrl.core.config import AskConfig
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("suggesters", rich_help_panel=LOOK)(suggesters)
 
 
 def suggesters(

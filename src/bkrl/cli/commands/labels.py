@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bkrl.cli import console
-from bkrl.cli.commands.shown import LOOK, Json
+from bkrl.cli.commands.shown import Json
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.config import LabelConfig
 
@@ -31,12 +31,6 @@ def label(config: LabelConfig, reporter: Reporter) -> Run | Outlook | None:
         (label.submit if config.batch == "submit" else label.batch_status)(config, reporter)
         return None
     return label.run(config, reporter)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("label view", rich_help_panel=LOOK)(view)
-    app.command("label audit", rich_help_panel=LOOK)(audit)
 
 
 def view(

@@ -6,18 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from bkrl.cli import console
-from bkrl.cli.commands.shown import LOOK, Json, show_run
+from bkrl.cli.commands.shown import Json, show_run
 
 _ROWS = 6
 """So many rows of a dataset are shown."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("show", rich_help_panel=LOOK)(show)
-    app.command("list", rich_help_panel=LOOK)(list_)
-    app.command("prompt", rich_help_panel=LOOK)(prompt)
-    app.command("doctor", rich_help_panel=LOOK)(doctor)
 
 
 def show(run: Annotated[Path, typer.Argument(help="any run directory")], as_json: Json = False) -> None:

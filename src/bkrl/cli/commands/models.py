@@ -5,16 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import LOOK, Json, show_run
+from bkrl.cli.commands.shown import Json, show_run
 from bkrl.cli.options import Commands, command
 from bkrl.core.config import LmMakeConfig
 
 lm = Commands(help="Fetch language models, or make small ones that can be policies.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `bkrl lm …`."""
-    app.add_typer(lm, name="lm", rich_help_panel=LOOK)
 
 
 def _make(settings: Any, as_json: bool) -> None:

@@ -6,13 +6,7 @@ from typing import Annotated
 import typer
 
 from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import LOOK, Json, show_run
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("check-potential", rich_help_panel=LOOK)(check_potential)
-    app.command("potential report", rich_help_panel=LOOK)(potential_report)
+from bkrl.cli.commands.shown import Json, show_run
 
 
 def check_potential(

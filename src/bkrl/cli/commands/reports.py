@@ -6,14 +6,7 @@ from typing import Annotated
 import typer
 
 from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import LOOK, Json
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("compare", rich_help_panel=LOOK)(compare)
-    app.command("trace", rich_help_panel=LOOK)(trace)
-
+from bkrl.cli.commands.shown import Json
 
 _SIDE = "a train-rs run, a folder of runs, or a pattern in quotes; FOLDER:METHOD picks one of several methods"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bkrl.cli import console, progress
-from bkrl.cli.commands.shown import LOOK, Json, print_facts, show_run
+from bkrl.cli.commands.shown import Json, print_facts, show_run
 from bkrl.cli.options import Commands
 from bkrl.core.errors import RunFailed, UsageError
 
@@ -17,13 +17,6 @@ Env = Annotated[str, typer.Option(help="what is played; see `bkrl list envs`", s
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")]
 Phi = Annotated[Path | None, typer.Option(help="a train-rm run: γΦ(h') - Φ(h) is added to the reward of each step")]
 Gamma = Annotated[float, typer.Option(min=0, max=1, help="discount of that difference, and of whoever learns from it")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.add_typer(serve, name="serve", rich_help_panel=LOOK)
-    for command in (play, push, pull):
-        app.command(command.__name__, rich_help_panel=LOOK)(command)
 
 
 @serve.command("openenv")

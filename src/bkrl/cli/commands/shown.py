@@ -7,7 +7,6 @@ import typer
 
 from bkrl.cli import console
 
-LOOK = "Inspect"
 MOST_LISTED = 8
 
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]

@@ -1,21 +1,10 @@
 """The commands about many runs: sweep, evolve."""
 
-import typer
-
 from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import show_result, show_run
-from bkrl.cli.options import command
 from bkrl.core.config import SweepConfig
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.labelers.config import EvolveConfig
-
-PANEL = "Many runs"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("sweep", rich_help_panel=PANEL)(command(SweepConfig, sweep))
-    app.command("evolve", rich_help_panel=PANEL)(command(EvolveConfig, evolve))
 
 
 def sweep(settings: SweepConfig, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from bkrl.core.files import atomic_write
 from bkrl.data.dataset import Dataset
 from bkrl.potentials import load_potential
 from bkrl.report.pages import html
-from bkrl.report.plots.pictures import png_uri
+from bkrl.report.plots.pictures import png_uri, stitched
 
 PAGE = "episodes.html"
 MOST_STEPS = 5_000
@@ -115,9 +115,7 @@ def _pictures(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[list[str], Seq
         return [], [None] * len(rows)
     maps, tiles = drawn
     distinct, number = np.unique(maps, axis=0, return_inverse=True)
-    R, C, side = *maps.shape[1:], tiles.shape[1]
-    pixels = tiles[distinct].transpose(0, 1, 3, 2, 4, 5).reshape(len(distinct), R * side, C * side, tiles.shape[3])
-    return [png_uri(one) for one in pixels], number.ravel().tolist()
+    return [png_uri(one) for one in stitched(distinct, tiles)], number.ravel().tolist()
 
 
 def _said(dataset: Dataset, rows: NDArray[np.int64], run: Path | None) -> dict[str, list[Any]]:

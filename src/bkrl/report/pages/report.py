@@ -3,18 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from bkrl.report.comparison import Comparison
 from bkrl.report.evaluations import Played
-from bkrl.report.model import TONE_OF, EnvResults, Evaluation, ResultRow, Results, Time
+from bkrl.report.model import TONE_OF, EnvResults, ResultRow, Results, Time
 from bkrl.report.pages import samples
 from bkrl.report.pages.html import render
 from bkrl.report.pages.lineage import software, stages
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import Figure
-from bkrl.report.provenance import Chain, Node
+from bkrl.report.provenance import Chain
 from bkrl.stats.crossings import StepsRatio
 
 
@@ -55,30 +53,6 @@ class GlanceRow:
     cells: Sequence[GlanceCell]
 
 
-@dataclass(frozen=True)
-class Extra:
-    """Everything of the page that is not in results.json: clocks, paths, hashes, samples and pictures.
-
-    `evaluations`: the key of each run, and its figures; `worths`: that of each potential report, and its body;
-    `stepped`: that of each potential, and the page of its dataset's episodes.
-    """
-
-    identity: str
-    meta: str
-    sections: Sequence[Section]
-    glance: Sequence[GlanceRow]
-    evaluations: Sequence[tuple[str, Evaluation]]
-    agents: Sequence[samples.ShownAgent]
-    agents_skipped: int
-    labels: Sequence[samples.ShownLabels]
-    potentials: Sequence[samples.ShownPotential]
-    stepped: Mapping[str, str]
-    worths: Sequence[tuple[str, Markup]]
-    timings: Sequence[Time]
-    software: dict[str, str]
-    stages: Sequence[tuple[str, Sequence[tuple[Node, Mapping[str, str]]]]]
-
-
 def report_page(
     results: Results,
     compared: Sequence[tuple[Comparison, Sequence[Figure]]],
@@ -89,30 +63,33 @@ def report_page(
     identity: str,
     stepped: Mapping[str, str],
 ) -> str:
-    """The whole document. `trained`: how many training runs it is about; `stepped`: pages beside it, by potential."""
+    """The whole document: results.json, and what is not in it (clocks, paths, hashes, samples and pictures).
+
+    `trained`: how many training runs it is about; `stepped`: pages beside it, by potential.
+    """
     comparisons = [comparison for comparison, _ in compared]
     agents, skipped = samples.agents(chain, played)
     usual = software(chain)
-    extra = Extra(
-        identity=identity,
-        meta=_meta(chain, trained, comparisons, results.task_set),
-        sections=[
+    shown = {
+        "identity": identity,
+        "meta": _meta(chain, trained, comparisons, results.task_set),
+        "sections": [
             Section(results, f"env-{i}", figures, [row.group.doubt for row in comparison.rows if row.group.doubt])
             for i, (results, (comparison, figures)) in enumerate(zip(results.envs, compared, strict=True))
         ],
-        glance=_glance(comparisons) if len(comparisons) > 1 else [],
-        evaluations=[(one.key, one.row) for one in played],
-        agents=agents,
-        agents_skipped=skipped,
-        labels=[samples.labels(node) for node in chain.of("label")],
-        potentials=samples.potentials(chain),
-        stepped=stepped,
-        worths=[(node.key, section(node.run.path)) for node in chain.of(WORTH) if node.sound and node.run is not None],
-        timings=timings,
-        software=usual,
-        stages=stages(chain, usual),
-    )
-    return render("report", {**vars(results), **vars(extra)})
+        "glance": _glance(comparisons) if len(comparisons) > 1 else [],
+        "evaluations": [(one.key, one.row) for one in played],
+        "agents": agents,
+        "agents_skipped": skipped,
+        "labels": [samples.labels(node) for node in chain.of("label")],
+        "potentials": samples.potentials(chain),
+        "stepped": stepped,
+        "worths": [(one.key, section(one.run.path)) for one in chain.of(WORTH) if one.sound and one.run is not None],
+        "timings": timings,
+        "software": usual,
+        "stages": stages(chain, usual),
+    }
+    return render("report", {**vars(results), **shown})
 
 
 def _meta(chain: Chain, trained: int, comparisons: Sequence[Comparison], task_set: str) -> str:

@@ -69,6 +69,13 @@ def pack(family: str, observations: NDArray[np.uint8]) -> Pictures | None:
     )
 
 
+def stitched(maps: NDArray[np.integer], tiles: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(n, rows, columns) numbers of tiles, (m, side, side, channels) → (n, height, width, channels) pixels."""
+    n, rows, columns = maps.shape
+    side = tiles.shape[1]
+    return tiles[maps].transpose(0, 1, 3, 2, 4, 5).reshape(n, rows * side, columns * side, -1)
+
+
 def png_uri(pixels: NDArray[np.uint8]) -> str:
     """A PNG as data URI from (height, width, 3) RGB or (height, width, 4) RGBA."""
     from PIL import Image

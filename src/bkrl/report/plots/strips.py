@@ -19,7 +19,7 @@ from bkrl.envs import family as family_named
 from bkrl.inspect.quality import courses, in_words
 from bkrl.potentials.protocol import Scaled
 from bkrl.report.plots.draw import COLOURS, INK, RC, embedded
-from bkrl.report.plots.pictures import png_uri
+from bkrl.report.plots.pictures import png_uri, stitched
 
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
 _MOMENTS = 8
@@ -47,17 +47,12 @@ class Strip:
     actions: Sequence[str]
     pictures: Sequence[str]
 
-    @property
-    def moments(self) -> list[int]:
-        """At most 8 places: the first and the last, the greatest changes of Φ, and others evenly between."""
-        return moments(self.phi)
-
     def svg(self) -> str:
         """The strip as an SVG document; texts of others are escaped."""
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
-        chosen, last = self.moments, max(1, len(self.phi) - 1)
+        chosen, last = moments(self.phi), max(1, len(self.phi) - 1)
         below = {i: self._below(i) for i in chosen}
         pictured = _PICTURE + 8 if any(self.pictures[i] for i in chosen) else 2
         bottom = _PICTURE_TOP + pictured + _LINE * max(text.count("\n") + 1 for text, _ in below.values()) + 6
@@ -120,17 +115,12 @@ def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:
     return sorted(chosen)[:count]
 
 
-def pictures(family: str, observations: NDArray[np.uint8], scale: int = 1) -> list[str]:
+def pictures(family: str, observations: NDArray[np.uint8]) -> list[str]:
     """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of envs that there is no way to draw."""
     drawn = family_named(family).tile_maps(observations) if len(observations) else None
     if drawn is None:
         return [""] * len(observations)
-    maps, tiles = drawn
-    rows, columns = maps.shape[1:]
-    side = tiles.shape[1]
-    cells = tiles[maps]  # (n, rows, columns, side, side, channels)
-    whole = cells.transpose(0, 1, 3, 2, 4, 5).reshape(len(maps), rows * side, columns * side, -1)
-    return [png_uri(picture.repeat(scale, 0).repeat(scale, 1)) for picture in whole]
+    return [png_uri(picture) for picture in stitched(*drawn)]
 
 
 def strips(potential: Scaled, dataset: Dataset) -> list[Strip]:
