@@ -263,9 +263,5 @@ def walk(
 
 def first_moments(observations: NDArray[np.uint8], horizon: int) -> Windows:
     """Windows (B,) of views that open an episode, with nothing before them."""
-    count = len(observations)
-    views = np.zeros((count, horizon + 1, *observations.shape[1:]), np.uint8)
-    views[:, -1] = observations
-    valid = np.zeros((count, horizon + 1), bool)
-    valid[:, -1] = True
-    return Windows.of(views, np.zeros((count, horizon), np.int64), valid)
+    nothing = np.zeros(len(observations), np.int64)
+    return gather(observations, nothing, nothing, np.arange(len(observations)), horizon)

@@ -9,7 +9,7 @@ from bkrl.report.groups import Group
 from bkrl.report.model import GoalRow
 from bkrl.report.plots.draw import Point
 from bkrl.report.provenance import Chain, Node
-from bkrl.stats.intervals import Interval, t_interval
+from bkrl.stats.intervals import t_interval
 
 QUALITIES = ("good", "bad_timing", "nonsense", "impossible")
 
@@ -34,8 +34,8 @@ def goal_rows(chain: Chain, evaluated: Sequence[Node], groups: Sequence[Group]) 
         if not runs:
             continue
         judged = [shares for key in runs if (shares := _suggested(chain.nodes[key]))]
-        quality = {name: _mean([shares[name] for shares in judged]) for name in QUALITIES} if judged else {}
-        found = _mean([float(np.mean(achieved[key])) for key in runs])
+        quality = {name: t_interval(np.array([one[name] for one in judged])) for name in QUALITIES} if judged else {}
+        found = t_interval(np.array([np.mean(achieved[key]) for key in runs]))
         rows.append(GoalRow(group.runs[0].env, group.name, len(runs), quality, found))
     judged_in = {row.env for row in rows if row.quality}
     return [row for row in rows if row.env in judged_in]
@@ -45,10 +45,6 @@ def _suggested(node: Node) -> Mapping[str, float]:
     """The shares of what was suggested in a training run; {} where nobody suggested anything, or nobody judged it."""
     shares: Mapping[str, float] = node.facts.get("goals", {}).get("quality", {}).get("suggested", {})
     return shares if set(shares) == set(QUALITIES) and any(shares.values()) else {}
-
-
-def _mean(values: Sequence[float]) -> Interval:
-    return t_interval(np.array(values))
 
 
 def points(rows: Sequence[GoalRow]) -> list[Point]:

@@ -34,8 +34,7 @@ def trace(path: Path, under: Sequence[Path] = (Path("logs"),)) -> Trace:
     """
     if locate(path).is_dir():
         chain = follow([path])
-        root = next(iter(node for node in chain.nodes.values() if node.key == path.as_posix()))
-        return Trace(root, chain, "", list(chain.problems))
+        return Trace(chain.nodes[path.as_posix()], chain, "", list(chain.problems))
     if not path.exists():
         raise InputError(f"There is neither a run nor a figure at {path}.")
     identity = _identity(path)
@@ -90,9 +89,7 @@ def _manifests(places: Sequence[Path]) -> Iterator[Path]:
 
 def lines(found: Trace) -> list[str]:
     """The chain as a tree, newest first; a run that was shown already is not shown again with all its past."""
-    shown: set[str] = set()
-    text = _line(found.root, "")
-    return [text, *_below(found.chain, found.root, "", shown)]
+    return [_line(found.root, ""), *_below(found.chain, found.root, "", set())]
 
 
 def _below(chain: Chain, node: Node, indent: str, shown: set[str]) -> list[str]:
@@ -106,12 +103,11 @@ def _below(chain: Chain, node: Node, indent: str, shown: set[str]) -> list[str]:
             result.append(f"{indent}{branch}{name}{link.recorded} {link.sha256[:12]}  {state}")
             continue
         child = chain.nodes[link.found]
-        if child.key in shown:
-            result.append(f"{indent}{branch}{_line(child, name)}  (above)")
-            continue
-        shown.add(child.key)
-        result.append(f"{indent}{branch}{_line(child, name)}")
-        result += _below(chain, child, indent + deeper, shown)
+        again = child.key in shown
+        result.append(f"{indent}{branch}{_line(child, name)}{'  (above)' if again else ''}")
+        if not again:
+            shown.add(child.key)
+            result += _below(chain, child, indent + deeper, shown)
     return result
 
 

@@ -98,16 +98,11 @@ def split_variance(
     grand = float(np.concatenate(list(draws.values())).mean())
     wholes = [np.concatenate(own) for own in datasets.values()]
     ss_a = sum(len(whole) * (whole.mean() - grand) ** 2 for whole in wholes)
-    ss_b = sum(
-        len(one) * (one.mean() - whole.mean()) ** 2
-        for own, whole in zip(datasets.values(), wholes, strict=True)
-        for one in own
-    )
+    pairs = [(one, whole) for own, whole in zip(datasets.values(), wholes, strict=True) for one in own]
+    ss_b = sum(len(one) * (one.mean() - whole.mean()) ** 2 for one, whole in pairs)
     ms_e = float(sum(((one - one.mean()) ** 2).sum() for one in draws.values())) / (total - b)
     squares = sum(len(one) ** 2 for one in draws.values())
-    nested = sum(
-        len(one) ** 2 / len(whole) for own, whole in zip(datasets.values(), wholes, strict=True) for one in own
-    )
+    nested = sum(len(one) ** 2 / len(whole) for one, whole in pairs)
     ms_b = float(ss_b) / (b - a) if b > a else ms_e
     var_b = max(0.0, (ms_b - ms_e) / ((total - nested) / (b - a))) if b > a else 0.0
     var_a, tested, df = 0.0, (ms_b, ms_e), (b - a, total - b)

@@ -194,10 +194,7 @@ def open_encoder(settings: EncoderSettings) -> TextEncoder:
 @cache
 def _loaded(name: str) -> HuggingFaceEncoder:
     """One model, and one memory of texts, for everything in this process that names it."""
-    where = name[3:]
-    if name == "minilm":
-        where = str(_minilm())
-    return HuggingFaceEncoder(where, name)
+    return HuggingFaceEncoder(str(_minilm()) if name == "minilm" else name.removeprefix("hf:"), name)
 
 
 def _minilm() -> Path:

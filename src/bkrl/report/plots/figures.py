@@ -64,9 +64,7 @@ def _colour(alg: str) -> int | None:
 def _from(wanted: Style) -> Iterator[Style]:
     """The look that is wanted, then others: the same colour in other patterns, then other colours."""
     yield wanted
-    for dash in _OTHER_DASHES:
-        yield Style(wanted.slot, dash)
-    for turn in range(1, len(COLOURS)):
+    for turn in range(len(COLOURS)):
         for dash in _OTHER_DASHES:
             yield Style((wanted.slot + turn) % len(COLOURS), dash)
     yield wanted
