@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.config import EvolveConfig
+from bkrl.labelers.growing import Grower
 from bkrl.labelers.tables import labels_of, responses_of
 from bkrl.llm import serve
 from bkrl.llm.rules.proposals import FACTORS, proposed, varied
@@ -194,6 +199,64 @@ def test_programs_without_advice_are_not_trained_with(tmp_path):
     assert [row["status"] for row in labels_of(run)].count("failed") == 2
 
 
+def parts_of(program: str) -> list[str]:
+    return re.findall(r"# (\w+)(?=: )", program)
+
+
+def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path):
+    config = settings(
+        tmp_path / "run", llm="random:1", with_memory=True, tasks=ENV, train_shaping="progress", proposals=8
+    )
+    run = evolve.run(config, Reporter())
+    rows, choices = labels_of(run), pq.read_table(run.file("choices.parquet")).to_pylist()
+    asked = responses_of(run)
+    names = [row["about"] for row in choices if " for " not in row["about"]]
+    assert run.facts["usage"]["requests"] == len(asked) == len(choices) == len(names) ** 2
+    assert len({row["prompt"] for row in asked}) == len(asked)
+    ratings = {row["about"]: np.exp(row["logprobs"]) @ np.arange(10) for row in choices[: len(names)]}
+    order = sorted(names, key=lambda name: -ratings[name])
+    first, second = ([row for row in rows if row["round"] == number] for number in (0, 1))
+    assert [parts_of(row["program"]) for row in first] == [[name] for name in order[:8]]
+    asked_of = {row["about"]: row["request_ids"] for row in choices}
+    assert all(asked_of[parts_of(row["program"])[-1].partition("_after_")[0]] == [row["request_id"]] for row in rows)
+    trained = [row for row in first if row["score"] is not None]
+    (best,) = parts_of(max(trained, key=lambda row: row["score"])["program"])
+    assert [parts_of(row["program"])[0] for row in second] == [best] * 8
+    needs = {}
+    for row in choices[len(names) :]:
+        goal, _, other = row["about"].partition(" for ")
+        needs.setdefault(other, []).append((row["logprobs"][0], goal))
+    for row, name in zip(second, [name for name in order if name != best], strict=False):
+        behind = f"_after_{best}" if max(needs[name])[1] == best else ""
+        assert parts_of(row["program"])[1] == f"{name}{behind}"
+
+
+class Told(Grower):
+    """A grower whose answers are given."""
+
+    def __init__(self, ratings: list[float], first: list[str]) -> None:
+        self.named = {name: (f"go to {name}", f"now[:, {i}]") for i, name in enumerate("abc")}
+        self._told = np.array(ratings), first, []  # type: ignore[misc]
+
+    def changes(self, *parts: tuple[str, str]) -> list[tuple[tuple[str, str], ...]]:
+        return [changed for _, changed in self._changes(parts)]
+
+
+def test_a_program_takes_on_what_matters_behind_what_it_needs_and_gives_up_what_matters_least(monkeypatch):
+    told = Told([1.0, 3.0, 2.0], ["c", "a", "b"])
+    assert told.changes() == [((name, ""),) for name in "bcabca"]
+    assert told.changes(("b", "")) == [
+        (("b", ""), ("c", "b")), (("b", ""), ("a", "")), (("b", ""), ("c", "")), (("b", ""), ("a", "")),
+    ]  # fmt: skip
+    assert told.changes(("b", ""), ("c", "b"), ("a", "c")) == [
+        (("b", ""), ("c", "b")), (("b", ""), ("a", "c")), (("c", "b"), ("a", "c")),
+    ]  # fmt: skip
+    told.plan = SimpleNamespace(card=SimpleNamespace(memory=()))  # type: ignore[assignment]
+    program = told.program((("b", ""), ("c", "b")))
+    assert 'parts["b"] = 0.50000 * (now[:, 1])' in program
+    assert 'parts["c_after_b"] = 0.50000 * (now[:, 2] * (now[:, 1] >= 1))' in program
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -217,6 +280,8 @@ def test_a_forecast_says_requests_and_steps(tmp_path):
     found = evolve.outlook(settings(tmp_path / "run", dry_run=True), Reporter())
     assert found.requests == 6
     assert "At most 6 trainings of 2,048 steps, 12,288 env steps in all." in found.notes
+    grown = evolve.outlook(settings(tmp_path / "run", dry_run=True, llm="equal", with_memory=True), Reporter())
+    assert grown.requests == 17**2
     assert not list(tmp_path.iterdir())
 
 

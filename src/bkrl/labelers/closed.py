@@ -129,18 +129,18 @@ def action_question(card: EnvCard, caption: str) -> ClosedQuestion:
     return _phrasings(card, "choose_action", names, ways, turned=False)
 
 
-class _Record:
+class AnswerRecord:
     """The answers to questions as rows: of responses.parquet, and of choices.parquet."""
 
     def __init__(self) -> None:
         self.responses, self.rows = Responses(), list[dict[str, Any]]()
-        self._known: dict[int, list[int]] = {}
+        self._known: dict[int, int] = {}
 
     def add(self, about: str, outcomes: Sequence[str], answer: ClosedAnswer) -> list[int]:
         """Append an answer; the ids of its requests, phrasing by phrasing. What was asked before stands once."""
         number, found = self.rows[-1]["question_id"] + 1 if self.rows else 0, list[int]()
         for phrasing, (scores, exchanges) in enumerate(zip(answer.scores, answer.exchanges, strict=True)):
-            ids = [self._id(one) for one in exchanges]
+            ids = [self.request_id(one) for one in exchanges]
             found += ids
             self.rows.append(
                 {
@@ -155,10 +155,11 @@ class _Record:
             )
         return found
 
-    def _id(self, exchange: Exchange) -> int:
+    def request_id(self, exchange: Exchange) -> int:
+        """Of an exchange, which becomes a row of responses.parquet once."""
         if id(exchange) not in self._known:
-            self._known[id(exchange)] = self.responses.add([exchange])
-        return self._known[id(exchange)][0]
+            self._known[id(exchange)] = self.responses.add([exchange])[0]
+        return self._known[id(exchange)]
 
     @property
     def table(self) -> dict[str, pa.Table]:
@@ -247,7 +248,7 @@ def _label_pairs(plan: Plan, session: AskSession) -> LabelResult:
     asked = [n for n, (a, b) in enumerate(texts) if a != b]
     each = [questions_of_pair(plan, texts[n]) for n in asked]
     answers = _asked(plan, session, [question for some in each for question in some], "label pairs")
-    record, points = _Record(), plan.compare == "points"
+    record, points = AnswerRecord(), plan.compare == "points"
     outcomes, per = ("yes", "no") if points else ("A", "B"), len(criteria) * (2 if points else 1)
     ids = [record.add(str(pairs[asked[i // per]][0]), outcomes, one) for i, one in enumerate(answers)]
     scores = np.stack([one.scores for one in answers]) if answers else np.zeros((0, 2, 2))
@@ -368,16 +369,27 @@ def program_of(named: Mapping[str, tuple[str, str]], ratings: NDArray[np.float64
     """A program that adds up the sub-goals that are reached, each with its weight."""
     weights = weights_of(ratings)
     order = sorted(range(len(named)), key=lambda i: (-weights[i], i))
-    rows = [(name, weights[i], ratings[i], named[name]) for i in order for name in [list(named)[i]] if weights[i] > 0]
-    who = re.sub(r"[^\w.:/ -]", "", who)
-    lines = [f'"""Sub-goals, weighted by answers of {who} to closed questions."""', ""]
-    lines.append(f"\ndef potential(observations, actions, valid{', memory' if memory else ''}):")
+    rows = [
+        (name, weights[i], ratings[i], named[name][1]) for i in order for name in [list(named)[i]] if weights[i] > 0
+    ]
+    parts = [(name, weight, how, f"rated {rating:.2f}") for name, weight, rating, how in rows]
+    return sum_of(parts, f"Sub-goals, weighted by answers of {_plain(who)} to closed questions.", memory)
+
+
+def _plain(who: str) -> str:
+    return re.sub(r"[^\w.:/ -]", "", who)
+
+
+def sum_of(parts: Sequence[tuple[str, float, str, str]], title: str, memory: bool) -> str:
+    """A program that adds up parts: name, weight, NumPy of `now` and `memory`, and a note on each."""
+    shown = 8 if len(parts) <= 8 else 7
+    lines = [f'"""{title}"""', "", f"\ndef potential(observations, actions, valid{', memory' if memory else ''}):"]
     lines += ["    now = observations[:, -1]", "    parts = {}"]
-    lines += ["    rest = np.zeros(len(now))"] if len(rows) > 8 else []
-    for place, (name, weight, rating, (_, how)) in enumerate(rows):
-        kept = f'parts["{name}"] =' if place < (8 if len(rows) <= 8 else 7) else "rest = rest +"
-        lines.append(f"    {kept} {weight:.5f} * ({how})  # {name}: rated {rating:.2f}")
-    lines += ['    parts["rest"] = rest'] if len(rows) > 8 else []
+    lines += ["    rest = np.zeros(len(now))"] if len(parts) > shown else []
+    for place, (name, weight, how, note) in enumerate(parts):
+        kept = f'parts["{name}"] =' if place < shown else "rest = rest +"
+        lines.append(f"    {kept} {weight:.5f} * ({how})  # {name}: {note}")
+    lines += ['    parts["rest"] = rest'] if len(parts) > shown else []
     return "\n".join([*lines, "    return sum(parts.values()), parts", ""])
 
 
@@ -405,13 +417,19 @@ def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
     return questions_of_subgoals(plan.card, [said for said, _ in subgoals(plan).values()], plan.rate)
 
 
-def _label_program(plan: Plan, session: AskSession) -> LabelResult:
-    named, record = subgoals(plan), _Record()
+def ask_of_subgoals(plan: Plan, session: AskSession, record: AnswerRecord) -> list[ClosedAnswer]:
+    """Ask `questions_of_subgoals` of all, and record the answers."""
+    named, alone = subgoals(plan), plan.rate == "alone"
     answers = _asked(plan, session, _subgoal_questions(plan), "rate sub-goals")
-    alone = plan.rate == "alone"
     about = [*named] if alone else [f"{name} for {other}" for name, other in permutations(named, 2)]
     for name, one in zip(about, answers, strict=True):
         record.add(name, list("0123456789") if alone else ("yes", "no"), one)
+    return answers
+
+
+def _label_program(plan: Plan, session: AskSession) -> LabelResult:
+    named, record = subgoals(plan), AnswerRecord()
+    answers = ask_of_subgoals(plan, session, record)
     ratings = ratings_of(np.stack([one.scores for one in answers]), plan.rate)
     validation = code.validation_set(plan.dataset, LENGTH["code"], plan.seed)
     exchange = answers[-1].exchanges[-1][-1]
@@ -458,7 +476,7 @@ def _goal_questions(plan: Plan) -> list[ClosedQuestion]:
 
 
 def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
-    queries, named, record = queries_of(plan), vocabulary(plan.dataset.env_id), _Record()
+    queries, named, record = queries_of(plan), vocabulary(plan.dataset.env_id), AnswerRecord()
     captions = captions_of(plan.dataset, queries)
     distinct = list(dict.fromkeys(captions))
     answers = _asked(plan, session, _goal_questions(plan), "judge goals")

@@ -13,11 +13,10 @@ _SEGMENTS = AppliesWhen("--variant pref or goal", lambda c: c.variant != "code")
 _CLOSED = AppliesWhen("--ask closed", lambda c: c.closed)
 _CLOSED_PREF = AppliesWhen("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
 _CLOSED_CODE = AppliesWhen("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
+_OPEN = AppliesWhen("--ask open", lambda c: not c.closed)
 _ASKED = AppliesWhen("an --llm that is asked (this one is a control)", lambda c: c.asks)
-_Effort = Annotated[
-    Literal["default", "none", "minimal", "low", "medium", "high"],
-    Flag("reasoning effort asked of the model, whose reasoning is billed as output; default: not sent", only=(_ASKED,)),
-]
+_Efforts = Literal["default", "none", "minimal", "low", "medium", "high"]
+_EFFORT = "reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"
 _Prompt = Annotated[
     str | None,
     Flag(
@@ -102,7 +101,7 @@ class LabelConfig(AskConfig):
     ] = 1
     temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.5
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 2048
-    effort: _Effort = "default"
+    effort: Annotated[_Efforts, Flag(_EFFORT, only=(_ASKED,))] = "default"
     tier: Annotated[
         Literal["default", "flex"],
         Flag("flex: slower and cheaper, where the endpoint has it (openai:)", identity=False),
@@ -187,6 +186,13 @@ class EvolveConfig(AskConfig):
             pooled=True,
         ),
     ] = "rules"
+    ask: Annotated[
+        Literal["default", "open", "closed"],
+        Flag(
+            "open: programs are written; closed: they grow by a sub-goal at a time, in the order of one-word answers, "
+            "which are asked once (docs/labels.md)  \\[default: closed for local:, gguf:, random and equal; else open]"
+        ),
+    ] = "default"
     rounds: Annotated[int, Flag("rounds of the tournament", least=1)] = 3
     proposals: Annotated[int, Flag("programs that are asked for in each round", least=1)] = 4
     trained: Annotated[int, Flag("of these the best by quality, so many, are trained with", least=1)] = 2
@@ -198,9 +204,12 @@ class EvolveConfig(AskConfig):
         Literal["pbrs", "advice", "pbrs+advice", "progress"],
         Flag("how agents use a program; docs/shaping.md has the forms"),
     ] = "advice"
-    temperature: Annotated[float, Flag("sampling temperature", least=0)] = 0.8
-    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1)] = 4096
-    effort: _Effort = "default"
+    train_shaping_coef: Annotated[
+        float | None, Flag("Φ is multiplied by this in them  [default: that of the form]", least=0)
+    ] = None
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_OPEN,))] = 0.8
+    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_OPEN,))] = 4096
+    effort: Annotated[_Efforts, Flag(_EFFORT, only=(_OPEN,))] = "default"
     prompt: _Prompt = None
     with_memory: Annotated[
         bool, Flag("let programs read what happened in the episode so far, as `memory`; see docs/potentials.md")
@@ -213,6 +222,11 @@ class EvolveConfig(AskConfig):
     def run_dir(self) -> Path:
         """Where this run lives: `out`, or its default."""
         return self.out or Path("logs") / f"evolve-{self.dataset.name}-s{self.seed}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether programs grow by closed questions, as labels of programs do with this --llm and --ask."""
+        return LabelConfig(self.dataset, variant="code", llm=self.llm, ask=self.ask).closed
 
     @property
     def envs(self) -> tuple[str, ...]:

@@ -19,15 +19,15 @@ from bkrl.envs.sets import SECOND
 from bkrl.labelers.code import FAILURES
 from bkrl.labelers.config import EvolveConfig, LabelConfig
 from bkrl.labelers.example import example_prompt
+from bkrl.labelers.growing import questions_of
 from bkrl.labelers.plan import Plan
-from bkrl.labelers.proposals import TEMPLATE
 from bkrl.labelers.variants import VARIANTS
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.opening import open_session
 from bkrl.llm.protocol import Message, Request
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
-from bkrl.studies.tournament import Tournament
+from bkrl.studies.tournament import Tournament, templates_of
 
 
 def run(config: EvolveConfig, reporter: Reporter) -> Run:
@@ -43,7 +43,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
     plan = _plan(config)
     with ExitStack() as stack:
         session = open_session(config.llm, config, stack) if to_do(config) else None
-        own = plan.card.prompts.files([*VARIANTS["code"].files(plan.card), TEMPLATE])
+        own = plan.card.prompts.files(templates_of(plan))
         inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
         result = Run.begin(config, "label", inputs, reporter)
         stack.callback(result.release)
@@ -63,12 +63,18 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
         most = config.rounds * config.proposals
         text = example_prompt("code", plan.dataset.env_id, config.prompt)
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
+        how = (
+            f"each asked for again up to {FAILURES - 1} times where it fails its check; "
+            "reckoned with the first prompt, to which later ones add a program and how agents fared with it."
+        )
+        if plan.closed:
+            requests = questions_of(plan)
+            text, how = requests[0].messages[-1].text, "made of these answers."
         backend = session.backend
         found = forecast(requests, VARIANTS["code"].reply_tokens, config.cache, backend.identity, session.price)
     steps = config.trainings * config.steps
     notes = (
-        f"{most:,} programs, each asked for again up to {FAILURES - 1} times where it fails its check; "
-        "reckoned with the first prompt, to which later ones add a program and how agents fared with it.",
+        f"{most:,} programs, {how}",
         f"At most {config.trainings:,} trainings of {config.steps:,} steps, {steps:,} env steps in all.",
     )
     return replace(found, prompts=(text.rstrip("\n"),), notes=notes)
@@ -102,6 +108,7 @@ def _plan(config: EvolveConfig) -> Plan:
         config.dataset,
         variant="code",
         llm=config.llm,
+        ask=config.ask,
         num=config.rounds,
         votes=config.proposals,
         temperature=config.temperature,

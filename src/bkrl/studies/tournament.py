@@ -18,14 +18,14 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.schema import PROGRAMS
 from bkrl.envs import env_spec
 from bkrl.inspect.report import REPORT
-from bkrl.labelers.asking import Responses
 from bkrl.labelers.code import Candidate, measure
 from bkrl.labelers.config import EvolveConfig
 from bkrl.labelers.finish import finish
+from bkrl.labelers.growing import Grower
 from bkrl.labelers.plan import LabelResult, Plan
 from bkrl.labelers.proposals import TEMPLATE, Proposer, Result
 from bkrl.labelers.quality import of_programs
-from bkrl.labelers.variants import VARIANTS
+from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm.session import AskSession
 from bkrl.methods import TrainRsConfig, methods
 from bkrl.potentials import EMPTY
@@ -76,7 +76,7 @@ class Tournament:
 
     def __init__(self, config: EvolveConfig, plan: Plan, session: AskSession, result: Run, reporter: Reporter) -> None:
         self.config, self.plan, self.session, self.result, self.reporter = config, plan, session, result, reporter
-        self.proposer = Proposer(plan, session)
+        self.proposer = Grower(plan, session) if plan.closed else Proposer(plan, session)
         self.method = next(method for method in methods() if method.variant == "code")
         self.entrants: list[Entrant] = []
         self.steps = self.trainings = 0
@@ -161,6 +161,7 @@ class Tournament:
             "alg": self.method.name,
             "potential": self._place(entrant, "phi"),
             "shaping": self.config.train_shaping,
+            "shaping_coef": self.config.train_shaping_coef,
         }
         if self.config.train_shaping == "pbrs+advice":
             given["allow_empty_advice"] = True
@@ -212,12 +213,11 @@ class Tournament:
         )
 
     def _finish(self, best: Entrant | None, without: TrainedCourse) -> None:
-        responses = Responses()
+        record = self.proposer.record
         table = [
-            _row(place, one, responses.add([one.candidate.exchange])[0], chosen=one is best)
+            _row(place, one, record.request_id(one.candidate.exchange), chosen=one is best)
             for place, one in enumerate(self.entrants)
         ]
-        templates = [*VARIANTS["code"].files(self.plan.card), TEMPLATE]
         score = None if best is None or best.course is None else best.course.score
         told: dict[str, Any] = {}
         if score is not None and score <= without.score:
@@ -238,7 +238,9 @@ class Tournament:
                 f"Not one of {len(self.entrants)} programs could be trained with ({why}); look at "
                 f"{self.result.file(TOURNAMENT)}, and take another dataset, --train-shaping or --llm."
             )
-        done = LabelResult(table, responses.rows, of_programs(table), usable=True)
+        done = LabelResult(
+            table, record.responses.rows, of_programs(table), True, record.table if self.plan.closed else {}
+        )
         chosen_on = [{"env": env_spec(env).env_id, "seeds": list(self.config.seeds)} for env in self.config.envs]
         finish(
             self.result,
@@ -247,12 +249,17 @@ class Tournament:
             done,
             self.reporter,
             outputs=[TOURNAMENT],
-            prompts=self.plan.card.prompts.fingerprint(templates),
+            prompts=self.plan.card.prompts.fingerprint(templates_of(self.plan)),
             steps=self.steps,
             chosen_on=chosen_on,
             tournament={"trainings": self.trainings, "score": score, "score_without": without.score},
             **told,
         )
+
+
+def templates_of(plan: Plan) -> list[str]:
+    """The names of the templates that a tournament is worded by."""
+    return [*variant_of_plan(plan).files(plan.card), *([] if plan.closed else [TEMPLATE])]
 
 
 def _row(number: int, entrant: Entrant, request_id: int, *, chosen: bool) -> dict[str, Any]:
