@@ -94,6 +94,6 @@ class Grower:
         for name, before in parts:
             how = self.named[name][1]
             gated = f"{how} * ({self.named[before][1]} >= 1)" if before else how
-            said = f"{self.named[name][0]}, once that is done: {self.named[before][0]}" if before else name
+            said = self.named[name][0] + (f", once this is done: {self.named[before][0]}" if before else "")
             rows.append((f"{name}_after_{before}" if before else name, 1 / len(parts), gated, said))
         return sum_of(rows, "Sub-goals that weigh the same, one added after the other.", bool(self.plan.card.memory))
