@@ -45,7 +45,7 @@ class PublishedDefects(TrainRsConfig):
 
     @property
     def defect_facts(self) -> dict[str, Any]:
-        """See `methods.settings.defect_facts`."""
+        """What the manifest says of these defects; {} without."""
         return defect_facts(self.defects)
 
 
