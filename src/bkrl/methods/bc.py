@@ -14,7 +14,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
-from bkrl.methods.ppo import facts_of, reads_missions
+from bkrl.methods.ppo import reads_missions
 from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
 
 if TYPE_CHECKING:
@@ -100,15 +100,15 @@ class DaggerSettings(ClonesConfig):
     ] = 4
 
 
-def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAgent, dict[str, Any]]:
-    """Who clones, and what the manifest says of it besides; it knows the words of `missions`."""
+def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAgent, str, dict[str, Any]]:
+    """Who clones, what it sees, and what the manifest says of it; it knows the words of `missions`."""
     from bkrl.agents.build import new_agent, observation_options, teach
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import env_spec, make_vec
 
     if settings.lm.lm:
         reader = language_agent(settings, settings.env, 1)
-        return reader, lm_facts(reader)
+        return reader, "text", lm_facts(reader)
     options, view = observation_options(env_spec(settings.env), settings.network, "symbolic")
     envs = make_vec(settings.env, 64, backend=settings.backend, **options)
     reads, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
@@ -117,7 +117,7 @@ def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAg
     envs.close()
     if agent.vocabulary is not None:
         agent.vocabulary.add(missions)
-    return agent, {}
+    return agent, view, {}
 
 
 def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) -> Cloning:
@@ -149,11 +149,12 @@ def build(settings: CloningSettings) -> Training:
     from bkrl.data.dataset import Dataset
     from bkrl.envs import env_spec
     from bkrl.learn.bc import MINIBATCHES, demonstrations
+    from bkrl.rewards.shaping import FORMS
 
     if settings.data is None:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
     dataset, facts = Dataset.open(settings.data), env_spec(settings.env)
-    agent, said = _agent(settings, dataset.missions)
+    agent, view, said = _agent(settings, dataset.missions)
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
@@ -161,7 +162,10 @@ def build(settings: CloningSettings) -> Training:
     made = Training(
         learner,
         {
-            **facts_of("none", agent),
+            "form": "none",
+            "guarantee": FORMS["none"].guarantee,
+            "view": view,
+            "mission": "mission" in agent.wants,
             "data": dataset.path.as_posix(),
             "data_env_id": dataset.env_id,
             "explorer": ", ".join(dict.fromkeys(dataset.explorers)),
@@ -195,14 +199,22 @@ class _DaggerTraining(Training):
 def build_dagger(settings: DaggerSettings) -> Training:
     """A policy that is cloned from a bot, in the states that it meets itself."""
     from bkrl.learn.dagger import Dagger, Rounds
+    from bkrl.rewards.shaping import FORMS
 
-    agent, said = _agent(settings, ())
+    agent, view, said = _agent(settings, ())
     rounds = Rounds(
         settings.env, settings.episodes_per_round, settings.mixing, settings.passes, settings.held_out, settings.backend
     )
     learner = Dagger(_cloning(settings, agent, None, 2**62), rounds, total_steps=settings.steps, seed=settings.seed)
-    facts = facts_of("none", agent) | {"data": "data/round-NNNN, one dataset for each round"}
-    return _DaggerTraining(learner, facts | said)
+    facts = {
+        "form": "none",
+        "guarantee": FORMS["none"].guarantee,
+        "view": view,
+        "mission": "mission" in agent.wants,
+        "data": "data/round-NNNN, one dataset for each round",
+        **said,
+    }
+    return _DaggerTraining(learner, facts)
 
 
 register_method(

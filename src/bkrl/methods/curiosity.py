@@ -49,11 +49,17 @@ class APTSettings(RNDSettings):
 
 
 def curious(
-    kind: Curiosity, settings: Any, facts: EnvSpec, num_envs: int, hardware: Hardware, gamma: float
+    kind: Curiosity,
+    facts: EnvSpec,
+    num_envs: int,
+    hardware: Hardware,
+    *,
+    seed: int,
+    gamma: float,
+    coef: float,
+    **more: Any,
 ) -> RewardStream:
-    """The novelty stream of this kind, in an env of these facts; `settings` have `seed`, `int_coef` and, for noveld,
-    what is its own.
-    """
+    """The novelty stream of this kind, in an env of these facts."""
     from bkrl.core.seeds import derive_seed
     from bkrl.rewards.apt import APT, LearntAPT
     from bkrl.rewards.deir import DEIR
@@ -61,20 +67,24 @@ def curious(
     from bkrl.rewards.rnd import RND, NovelD
 
     made: Any = {"rnd": RND, "noveld": NovelD, "deir": DEIR, "icm": ICM, "apt": APT, "apt-learnt": LearntAPT}[kind]
-    more: dict[str, Any] = {"seed": derive_seed(settings.seed, "rnd" if kind == "noveld" else kind)}
     if kind in ("deir", "icm", "apt-learnt"):
         more["num_actions"] = len(facts.action_names)
-    if kind == "noveld":
-        more |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
-    return made(facts.obs_shape, num_envs, gamma=gamma, coef=settings.int_coef, device=hardware.device, **more)
+    own_seed = derive_seed(seed, "rnd" if kind == "noveld" else kind)
+    return made(facts.obs_shape, num_envs, gamma=gamma, coef=coef, seed=own_seed, device=hardware.device, **more)
 
 
 def _novelty(settings: RNDSettings, setup: Setup, gamma: float) -> RewardStream:
     """The novelty stream of the method, discounted by `gamma`."""
     kind: Any = settings.alg
+    more: dict[str, Any] = {}
+    if isinstance(settings, NovelDSettings):
+        more |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
     if isinstance(settings, APTSettings) and settings.apt_features == "learnt":
         kind = "apt-learnt"
-    return curious(kind, settings, setup.envs.env_spec, settings.ppo.num_envs, setup.hardware, gamma)
+    num_envs, coef = settings.ppo.num_envs, settings.int_coef
+    return curious(
+        kind, setup.envs.env_spec, num_envs, setup.hardware, seed=settings.seed, gamma=gamma, coef=coef, **more
+    )
 
 
 def build(settings: RNDSettings) -> Training:
@@ -89,7 +99,7 @@ def build(settings: RNDSettings) -> Training:
     streams = [env_reward(settings, settings.env_coef)] if settings.env_coef > 0 else []
     streams.append(_novelty(settings, setup, gamma=0.99))
     learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-    return Training(learner, facts_of("novelty", learner.agent, defects), iteration_steps=settings.rollout_steps)
+    return Training(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
 
 
 def explorer(settings: RNDSettings, ext_coef: float, int_gamma: float) -> PPO:

@@ -376,7 +376,7 @@ def build(settings: GlamSettings) -> Training:
         if opened is None:
             learner = learner_of(settings, setup, agent, [env_reward(settings)], defects, **more)
             steps = settings.ppo.num_envs * settings.ppo.num_steps
-            training = Training(learner, facts_of("none", agent, defects), iteration_steps=steps)
+            training = Training(learner, facts_of("none", defects, learner), iteration_steps=steps)
         else:
             streams, advised = streams_of(settings, opened, defects), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, defects, **more)
@@ -435,10 +435,11 @@ class ZeroShotSettings(TrainRsConfig):
 def build_zero_shot(settings: ZeroShotSettings) -> Training:
     """A language model as the policy, as it is."""
     from bkrl.learn.fixed import Fixed
+    from bkrl.rewards.shaping import FORMS
 
     agent = language_agent(settings, settings.env, 0)
     _probed(agent)
-    facts = facts_of("none", agent) | lm_facts(agent)
+    facts = {"form": "none", "guarantee": FORMS["none"].guarantee, "view": "text", "mission": True, **lm_facts(agent)}
     return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 
 

@@ -121,7 +121,7 @@ def build(settings: OnlineSettings) -> Training:
         learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
         return OnlineTraining(
             learner,
-            facts_of("dynamic", learner.agent, defects),
+            facts_of("dynamic", defects, learner),
             notes=[f"Shaping with dynamic potentials; their risk: {FORMS['dynamic'].risk}."],
             iteration_steps=settings.rollout_steps,
             opened=[stack.pop_all()],

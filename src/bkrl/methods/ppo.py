@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from bkrl.core.config import CONVOLUTIONAL, Mission, Network, PPOConfig, View
 from bkrl.core.flags import Flag
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts
+from bkrl.methods.settings import PublishedDefects, StartingWeights
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
@@ -131,11 +131,20 @@ def env_reward(settings: Any, coef: float = 1.0) -> RewardStream:
     return EnvReward(gamma=settings.ppo.gamma, coef=coef, scale=settings.reward_scale)
 
 
-def facts_of(form: str, agent: Any, defects: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """What the manifest says of a run: its form of shaping and what that guarantees, what the agent sees, defects."""
-    sees = {"view": agent.view, "mission": "mission" in agent.wants}
-    sees |= {"memory": True} if "memory" in agent.wants else {}
-    return form_facts(form) | sees | defect_facts(defects)
+def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]:
+    """What the manifest says of a run: its form of shaping and what that guarantees, defects and the view."""
+    from bkrl.rewards.shaping import FORMS
+    from bkrl.rewards.upstream import guarantee, named
+
+    agent: Any = learner.agent
+    facts = {
+        "form": form,
+        "guarantee": FORMS[form].guarantee,
+        "view": agent.view,
+        "mission": "mission" in agent.wants,
+        **({"memory": True} if "memory" in agent.wants else {}),
+    }
+    return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
 
 
 def build(settings: PPOSettings) -> Training:
@@ -143,7 +152,7 @@ def build(settings: PPOSettings) -> Training:
     setup, defects = set_up(settings), settings.defects
     streams = [env_reward(settings)]
     learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-    return Training(learner, facts_of("none", learner.agent, defects), iteration_steps=settings.rollout_steps)
+    return Training(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
 
 
 register_method(Method("ppo", PPOSettings, build, "plain PPO on the env's reward", colour=0))

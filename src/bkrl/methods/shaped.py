@@ -282,7 +282,7 @@ def shaped_training(
     advised = isinstance(agent, AdvisedAgent)
     training = (_Advised if advised else Training)(
         learner,
-        facts_of(form, agent, defects) | ({"potential_reads": list(reads)} if reads else {}),
+        facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
         measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
