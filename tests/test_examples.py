@@ -1,6 +1,7 @@
 """The packages under examples/ are installed and used, as anybody's would be."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,13 @@ def test_an_example_is_short():
     for folder in EXAMPLES.iterdir():
         lines = sum(len(path.read_text().splitlines()) for path in folder.iterdir() if path.suffix in (".py", ".toml"))
         assert 0 < lines <= MOST_LINES, folder
+
+
+def test_its_method_trains_as_a_plugin(tmp_path):
+    python_path = os.pathsep.join([str(EXAMPLES / "treasure"), os.environ.get("PYTHONPATH", "")])
+    words = ("train", "hasty-ppo", "--env", "Treasure", "--steps", 256, "--out", "run", "--json")
+    trained = bkrl(*words, cwd=tmp_path, code=0, BKRL_PLUGINS="treasure", PYTHONPATH=python_path)
+    assert json.loads(trained.stdout)["facts"]["alg"] == "hasty-ppo"
 
 
 @pytest.mark.slow
