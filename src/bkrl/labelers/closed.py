@@ -373,11 +373,8 @@ def program_of(named: Mapping[str, tuple[str, str]], ratings: NDArray[np.float64
         (name, weights[i], ratings[i], named[name][1]) for i in order for name in [list(named)[i]] if weights[i] > 0
     ]
     parts = [(name, weight, how, f"rated {rating:.2f}") for name, weight, rating, how in rows]
-    return sum_of(parts, f"Sub-goals, weighted by answers of {_plain(who)} to closed questions.", memory)
-
-
-def _plain(who: str) -> str:
-    return re.sub(r"[^\w.:/ -]", "", who)
+    who = re.sub(r"[^\w.:/ -]", "", who)
+    return sum_of(parts, f"Sub-goals, weighted by answers of {who} to closed questions.", memory)
 
 
 def sum_of(parts: Sequence[tuple[str, float, str, str]], title: str, memory: bool) -> str:
@@ -417,10 +414,13 @@ def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
     return questions_of_subgoals(plan.card, [said for said, _ in subgoals(plan).values()], plan.rate)
 
 
-def ask_of_subgoals(plan: Plan, session: AskSession, record: AnswerRecord) -> list[ClosedAnswer]:
-    """Ask `questions_of_subgoals` of all, and record the answers."""
-    named, alone = subgoals(plan), plan.rate == "alone"
-    answers = _asked(plan, session, _subgoal_questions(plan), "rate sub-goals")
+def ask_of_subgoals(
+    plan: Plan, named: Mapping[str, tuple[str, str]], session: AskSession, record: AnswerRecord
+) -> list[ClosedAnswer]:
+    """Ask `questions_of_subgoals` of all, and record the answers. `named`: as `subgoals` of the plan."""
+    alone = plan.rate == "alone"
+    questions = questions_of_subgoals(plan.card, [said for said, _ in named.values()], plan.rate)
+    answers = _asked(plan, session, questions, "rate sub-goals")
     about = [*named] if alone else [f"{name} for {other}" for name, other in permutations(named, 2)]
     for name, one in zip(about, answers, strict=True):
         record.add(name, list("0123456789") if alone else ("yes", "no"), one)
@@ -429,7 +429,7 @@ def ask_of_subgoals(plan: Plan, session: AskSession, record: AnswerRecord) -> li
 
 def _label_program(plan: Plan, session: AskSession) -> LabelResult:
     named, record = subgoals(plan), AnswerRecord()
-    answers = ask_of_subgoals(plan, session, record)
+    answers = ask_of_subgoals(plan, named, session, record)
     ratings = ratings_of(np.stack([one.scores for one in answers]), plan.rate)
     validation = code.validation_set(plan.dataset, LENGTH["code"], plan.seed)
     exchange = answers[-1].exchanges[-1][-1]

@@ -50,7 +50,8 @@ class Grower:
     @cached_property
     def _told(self) -> tuple[NDArray[np.float64], list[str], list[Exchange]]:
         """(S,) ratings, for each of the S sub-goals the one that it needs most, and who rated it."""
-        rated, needs = (ask_of_subgoals(replace(self.plan, rate=way), self.session, self.record) for way in _WAYS)
+        plans = (replace(self.plan, rate=way) for way in _WAYS)
+        rated, needs = (ask_of_subgoals(plan, self.named, self.session, self.record) for plan in plans)
         ratings = ratings_of(np.stack([one.scores for one in rated]), "alone")
         chances = np.full((len(ratings), len(ratings)), -1.0)
         of_pairs = np.exp(settled(np.stack([one.scores for one in needs]))[0])[:, 0]
@@ -63,15 +64,16 @@ class Grower:
         """The programs of a round, in order, none of them proposed before; fewer where all were. See `Proposer`."""
         begun = () if best is None else self._parts[str(best.candidate.program)]
         check = checker(self.plan.dataset, self.plan.card.mission_words, len(self.plan.card.memory))
-        _, _, exchanges = self._told
+        exchanges = dict(zip(self.named, self._told[2], strict=True))
         found: list[Candidate] = []
         for changed, parts in self._changes(begun):
+            if len(found) == self.plan.votes:
+                break
             program = self.program(parts)
-            if len(found) < self.plan.votes and program not in self._parts:
+            if program not in self._parts:
                 self._parts[program] = parts
                 checked = check(program, self.validation.windows)
-                exchange = exchanges[list(self.named).index(changed)]
-                found.append(Candidate(len(found), round_number, program, checked, exchange))
+                found.append(Candidate(len(found), round_number, program, checked, exchanges[changed]))
         return found
 
     def _changes(self, begun: Parts) -> Iterator[tuple[str, Parts]]:

@@ -61,15 +61,16 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
     with ExitStack() as stack:
         session = open_session(config.llm, config, stack)
         most = config.rounds * config.proposals
-        text = example_prompt("code", plan.dataset.env_id, config.prompt)
-        requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
-        how = (
-            f"each asked for again up to {FAILURES - 1} times where it fails its check; "
-            "reckoned with the first prompt, to which later ones add a program and how agents fared with it."
-        )
         if plan.closed:
             requests = questions_of(plan)
             text, how = requests[0].messages[-1].text, "made of these answers."
+        else:
+            text = example_prompt("code", plan.dataset.env_id, config.prompt)
+            requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
+            how = (
+                f"each asked for again up to {FAILURES - 1} times where it fails its check; "
+                "reckoned with the first prompt, to which later ones add a program and how agents fared with it."
+            )
         backend = session.backend
         found = forecast(requests, VARIANTS["code"].reply_tokens, config.cache, backend.identity, session.price)
     steps = config.trainings * config.steps
