@@ -43,6 +43,12 @@ def test_what_is_written_comes_back(tmp_path, monkeypatch, part_bytes):
         assert (data.episode_of_row[rows] == e).all()
 
 
+def test_a_folder_may_have_a_colon_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(Path("random:1"))  # pyarrow reads such a path as an address
+    assert Dataset.open(Path("random:1")).num_steps == 9
+
+
 def test_what_a_method_records_beside_has_columns_of_its_own(tmp_path):
     write_dataset(tmp_path / "d", texts=("goal", "advice"))
     data = Dataset.open(tmp_path / "d")

@@ -119,9 +119,9 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Write one Parquet file atomically, zstd-compressed, with page checksums."""
     import pyarrow.parquet as pq
 
-    # Level 9 writes a quarter less than level 1.
+    # Level 9 writes a quarter less than level 1. A relative path with a colon would be read as an address.
     options = {"compression": "zstd", "compression_level": 9, "write_page_checksum": True}
-    _atomically(path, lambda temporary: pq.write_table(table, temporary, **options))
+    _atomically(path, lambda temporary: pq.write_table(table, temporary.absolute(), **options))
 
 
 def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
@@ -134,7 +134,7 @@ def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file:
             # Batch by batch: a list of numbers takes eight times its size while it is unpacked.
             table = pa.Table.from_batches(file.iter_batches(2**14), schema=file.schema_arrow)
     except FileNotFoundError:

@@ -306,7 +306,7 @@ class Run:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
-            described["rows"] = pq.read_metadata(path).num_rows
+            described["rows"] = pq.read_metadata(path.absolute()).num_rows
         return described
 
 

@@ -134,7 +134,7 @@ def _tables(run: Run) -> Iterator[dict[str, Any]]:
             found[folder or path.stem] = f"{folder}/*.parquet" if folder else path.name
     for name in sorted(found, key=lambda name: (name not in _FIRST, name)):
         columns = []
-        for field in pq.read_schema(min(run.path.glob(found[name]))):
+        for field in pq.read_schema(min(run.path.absolute().glob(found[name]))):
             shape = (field.metadata or {}).get(b"shape", b"").decode()
             columns.append({"name": field.name, "type": f"{field.type}{', of shape ' if shape else ''}{shape}"})
         yield {"name": name, "files": found[name], "about": ABOUT.get(name, ""), "columns": columns}
