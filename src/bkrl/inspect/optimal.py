@@ -8,7 +8,7 @@ With `still=True` only states in which no object has moved are followed: the sho
 agent and nothing else, which a room of 20×20 allows too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -205,23 +205,17 @@ def assign(moment: Moment, task: int, kind: int, color: int) -> Moment:
     return Moment(grid, env, moment.observation)
 
 
-def backward(states: States, gamma: float) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """(t, V*) for each clock t from the limit down to 0: (S,) the exact value of each state when t steps are over.
+def optimal_values(states: States, gamma: float, elapsed: int = 0) -> NDArray[np.float64]:
+    """(S,) exact V* of each state when `elapsed` steps of the episode are over: backward induction from the limit.
 
     An action at time t that succeeds pays 1 - 0.9 (t + 1) / max_steps, as the env does; failing or running out of
     time pays nothing.
     """
     values = np.zeros(len(states))
-    yield states.max_steps, values
-    for t in range(states.max_steps - 1, -1, -1):
+    for t in range(states.max_steps - 1, elapsed - 1, -1):
         reward = states.success * (1.0 - REWARD_DECAY * (t + 1) / states.max_steps)
         values = (reward + gamma * np.where(states.over, 0.0, values[states.next_state])).max(axis=1)
-        yield t, values
-
-
-def optimal_values(states: States, gamma: float, elapsed: int = 0) -> NDArray[np.float64]:
-    """(S,) exact V* of each state when `elapsed` steps of the episode are over: backward induction from the limit."""
-    return next(values for t, values in backward(states, gamma) if t <= elapsed)
+    return values
 
 
 def distances(states: States) -> NDArray[np.float64]:
