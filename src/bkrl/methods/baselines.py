@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import Flag
 from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
+from bkrl.methods.settings import form_facts
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import Agent
@@ -27,10 +28,8 @@ class BotSettings(TrainRsConfig):
 
 def _training(settings: TrainRsConfig, agent: Agent) -> Training:
     from bkrl.learn.fixed import Fixed
-    from bkrl.rewards.shaping import FORMS
 
-    facts = {"form": "none", "guarantee": FORMS["none"].guarantee}
-    return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
+    return Training(Fixed(agent, settings.steps), form_facts("none"), iteration_steps=settings.steps)
 
 
 def build_random(settings: RandomSettings) -> Training:

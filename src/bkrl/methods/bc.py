@@ -16,6 +16,7 @@ from bkrl.core.reporter import percent
 from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
 from bkrl.methods.ppo import reads_missions
 from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
+from bkrl.methods.settings import form_facts
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
@@ -149,7 +150,6 @@ def build(settings: CloningSettings) -> Training:
     from bkrl.data.dataset import Dataset
     from bkrl.envs import env_spec
     from bkrl.learn.bc import MINIBATCHES, demonstrations
-    from bkrl.rewards.shaping import FORMS
 
     if settings.data is None:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
@@ -162,8 +162,7 @@ def build(settings: CloningSettings) -> Training:
     made = Training(
         learner,
         {
-            "form": "none",
-            "guarantee": FORMS["none"].guarantee,
+            **form_facts("none"),
             "view": view,
             "mission": "mission" in agent.wants,
             "data": dataset.path.as_posix(),
@@ -199,7 +198,6 @@ class _DaggerTraining(Training):
 def build_dagger(settings: DaggerSettings) -> Training:
     """A policy that is cloned from a bot, in the states that it meets itself."""
     from bkrl.learn.dagger import Dagger, Rounds
-    from bkrl.rewards.shaping import FORMS
 
     agent, view, said = _agent(settings, ())
     rounds = Rounds(
@@ -207,8 +205,7 @@ def build_dagger(settings: DaggerSettings) -> Training:
     )
     learner = Dagger(_cloning(settings, agent, None, 2**62), rounds, total_steps=settings.steps, seed=settings.seed)
     facts = {
-        "form": "none",
-        "guarantee": FORMS["none"].guarantee,
+        **form_facts("none"),
         "view": view,
         "mission": "mission" in agent.wants,
         "data": "data/round-NNNN, one dataset for each round",

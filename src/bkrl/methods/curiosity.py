@@ -49,17 +49,11 @@ class APTSettings(RNDSettings):
 
 
 def curious(
-    kind: Curiosity,
-    facts: EnvSpec,
-    num_envs: int,
-    hardware: Hardware,
-    *,
-    seed: int,
-    gamma: float,
-    coef: float,
-    **more: Any,
+    kind: Curiosity, settings: Any, facts: EnvSpec, num_envs: int, hardware: Hardware, gamma: float
 ) -> RewardStream:
-    """The novelty stream of this kind, in an env of these facts."""
+    """The novelty stream of this kind, in an env of these facts; `settings` have `seed`, `int_coef` and, for noveld,
+    what is its own.
+    """
     from bkrl.core.seeds import derive_seed
     from bkrl.rewards.apt import APT, LearntAPT
     from bkrl.rewards.deir import DEIR
@@ -67,24 +61,20 @@ def curious(
     from bkrl.rewards.rnd import RND, NovelD
 
     made: Any = {"rnd": RND, "noveld": NovelD, "deir": DEIR, "icm": ICM, "apt": APT, "apt-learnt": LearntAPT}[kind]
+    more: dict[str, Any] = {"seed": derive_seed(settings.seed, "rnd" if kind == "noveld" else kind)}
     if kind in ("deir", "icm", "apt-learnt"):
         more["num_actions"] = len(facts.action_names)
-    own_seed = derive_seed(seed, "rnd" if kind == "noveld" else kind)
-    return made(facts.obs_shape, num_envs, gamma=gamma, coef=coef, seed=own_seed, device=hardware.device, **more)
+    if kind == "noveld":
+        more |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
+    return made(facts.obs_shape, num_envs, gamma=gamma, coef=settings.int_coef, device=hardware.device, **more)
 
 
 def _novelty(settings: RNDSettings, setup: Setup, gamma: float) -> RewardStream:
     """The novelty stream of the method, discounted by `gamma`."""
     kind: Any = settings.alg
-    more: dict[str, Any] = {}
-    if isinstance(settings, NovelDSettings):
-        more |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
     if isinstance(settings, APTSettings) and settings.apt_features == "learnt":
         kind = "apt-learnt"
-    num_envs, coef = settings.ppo.num_envs, settings.int_coef
-    return curious(
-        kind, setup.envs.env_spec, num_envs, setup.hardware, seed=settings.seed, gamma=gamma, coef=coef, **more
-    )
+    return curious(kind, settings, setup.envs.env_spec, settings.ppo.num_envs, setup.hardware, gamma)
 
 
 def build(settings: RNDSettings) -> Training:

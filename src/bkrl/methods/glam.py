@@ -17,7 +17,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import AppliesWhen, Flag, flags_of, option_name
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
-from bkrl.methods.settings import PublishedDefects, StartingWeights
+from bkrl.methods.settings import PublishedDefects, StartingWeights, form_facts
 from bkrl.methods.shaped import PotentialSettings, advise, open_potential, shaped_training, streams_of
 
 if TYPE_CHECKING:
@@ -435,11 +435,10 @@ class ZeroShotSettings(TrainRsConfig):
 def build_zero_shot(settings: ZeroShotSettings) -> Training:
     """A language model as the policy, as it is."""
     from bkrl.learn.fixed import Fixed
-    from bkrl.rewards.shaping import FORMS
 
     agent = language_agent(settings, settings.env, 0)
     _probed(agent)
-    facts = {"form": "none", "guarantee": FORMS["none"].guarantee, "view": "text", "mission": True, **lm_facts(agent)}
+    facts = {**form_facts("none"), "view": "text", "mission": True, **lm_facts(agent)}
     return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 
 

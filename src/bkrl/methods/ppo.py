@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from bkrl.core.config import CONVOLUTIONAL, Mission, Network, PPOConfig, View
 from bkrl.core.flags import Flag
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects, StartingWeights
+from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
@@ -133,18 +133,10 @@ def env_reward(settings: Any, coef: float = 1.0) -> RewardStream:
 
 def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]:
     """What the manifest says of a run: its form of shaping and what that guarantees, defects and the view."""
-    from bkrl.rewards.shaping import FORMS
-    from bkrl.rewards.upstream import guarantee, named
-
     agent: Any = learner.agent
-    facts = {
-        "form": form,
-        "guarantee": FORMS[form].guarantee,
-        "view": agent.view,
-        "mission": "mission" in agent.wants,
-        **({"memory": True} if "memory" in agent.wants else {}),
-    }
-    return facts | ({"compat": named(defects), "guarantee": guarantee(defects)} if defects else {})
+    sees = {"view": agent.view, "mission": "mission" in agent.wants}
+    sees |= {"memory": True} if "memory" in agent.wants else {}
+    return form_facts(form) | sees | defect_facts(defects)
 
 
 def build(settings: PPOSettings) -> Training:

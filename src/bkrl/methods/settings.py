@@ -45,8 +45,19 @@ class PublishedDefects(TrainRsConfig):
 
     @property
     def defect_facts(self) -> dict[str, Any]:
-        """What the manifest says of a run with defects; {} without."""
-        from bkrl.rewards.upstream import guarantee, named
+        """What the manifest says of these defects; {} without."""
+        return defect_facts(self.defects)
 
-        defects = self.defects
-        return {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
+
+def defect_facts(defects: frozenset[str]) -> dict[str, Any]:
+    """What the manifest says of a run with these defects; {} without."""
+    from bkrl.rewards.upstream import guarantee, named
+
+    return {"compat": named(defects), "guarantee": guarantee(defects)} if defects else {}
+
+
+def form_facts(form: str) -> dict[str, Any]:
+    """What the manifest says of a form of shaping: a key of `FORMS`, and what that guarantees."""
+    from bkrl.rewards.shaping import FORMS
+
+    return {"form": form, "guarantee": FORMS[form].guarantee}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
-from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, Curiosity, curious
+from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, curious
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects, StartingWeights
+from bkrl.methods.settings import PublishedDefects, StartingWeights, form_facts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -176,7 +176,6 @@ def build(settings: ValueSettings) -> Training:
     from bkrl.learn.dqn import DQN
     from bkrl.learn.hardware import choose
     from bkrl.learn.pqn import PQN
-    from bkrl.rewards.shaping import FORMS
     from bkrl.rewards.streams import EnvReward, RewardStream
 
     own: Any = settings.pqn if isinstance(settings, PQNSettings) else settings.dqn  # type: ignore[attr-defined]
@@ -188,11 +187,7 @@ def build(settings: ValueSettings) -> Training:
     if settings.env_coef:
         streams.append(EnvReward(gamma=config.gamma, coef=settings.env_coef))
     if settings.curiosity != "none":
-        kind: Curiosity = settings.curiosity
-        paid: dict[str, Any] = {"seed": settings.seed, "gamma": config.gamma, "coef": settings.int_coef}
-        if kind == "noveld":
-            paid |= {"alpha": settings.noveld_alpha, "first_visit": settings.noveld_first_visit}
-        streams.append(curious(kind, facts, config.num_envs, hardware, **paid))
+        streams.append(curious(settings.curiosity, settings, facts, config.num_envs, hardware, config.gamma))
     agent = value_agent(settings, facts, config)
     envs = make_vec(settings.env, config.num_envs, backend=settings.backend)
     learner: Any = PQN if isinstance(config, PQNConfig) else DQN
@@ -208,7 +203,7 @@ def build(settings: ValueSettings) -> Training:
             hardware=hardware,
             bootstrap_truncated="b10" not in settings.defects,
         ),
-        {"form": form, "guarantee": FORMS[form].guarantee, "view": "symbolic"} | settings.defect_facts,
+        form_facts(form) | {"view": "symbolic"} | settings.defect_facts,
         iteration_steps=config.num_envs * config.num_steps,
     )
 
