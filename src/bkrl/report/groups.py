@@ -18,7 +18,7 @@ from bkrl.core.files import plain
 from bkrl.core.flags import flags_of
 from bkrl.methods import find_method
 from bkrl.stats import curves
-from bkrl.stats.curves import Curve, Series
+from bkrl.stats.curves import Series
 
 _SEED = re.compile(r"(-d\d+)?(-l\d+)?-s\d+$")  # of the names of a study's runs
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
@@ -263,14 +263,10 @@ def _defaults(alg: str) -> dict[str, str]:
     return {".".join(one.path): "" if one.default is None else str(plain(one.default)) for one in own}
 
 
-def curves_of(group: Group, metric: str) -> list[Curve]:
+def curves_of(group: Group, metric: str) -> list[Series]:
     """The runs' curves of one metric; runs without it are left out."""
-    found = []
-    for run in group.runs:
-        steps, values = run.series.get(metric, (np.array([]), np.array([])))
-        if np.isfinite(values).any():
-            found.append(Curve(run.seed, steps, values))
-    return found
+    found = [run.series[metric] for run in group.runs if metric in run.series]
+    return [curve for curve in found if np.isfinite(curve[1]).any()]
 
 
 def final_and_average(group: Group, horizon: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

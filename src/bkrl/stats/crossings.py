@@ -28,28 +28,19 @@ class Crossing:
     grid: float = field(default=0.0, compare=False)
 
 
-def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float, *, window: int = 1) -> Crossing:
-    """First evaluation at which the mean of the last ``window`` evaluations is at least ``threshold``.
+def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float) -> Crossing:
+    """First evaluation that is at least ``threshold``.
 
     ``steps`` (E,) increasing env steps, ``values`` (E,). Nothing is interpolated: the crossing is an evaluation that
-    was made. Only full windows count, so one lucky evaluation does not. NaN evaluations are dropped. A run that never
-    gets there is censored.
+    was made. NaN evaluations are dropped. A run that never gets there is censored.
     """
-    if window < 1:
-        raise ValueError("the window is a number of evaluations, at least 1")
-    s, v = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    kept = np.isfinite(v)
-    s, v = s[kept], v[kept]
+    kept = np.isfinite(values)
+    s, v = steps[kept], values[kept]
     if s.size == 0:
         return Crossing(0.0, True)
-    if v.size >= window:
-        sums = np.cumsum(np.concatenate([[0.0], v]))
-        means = (sums[window:] - sums[:-window]) / window
-        hit = np.flatnonzero(means >= threshold - 1e-9)
-        if hit.size:
-            place = int(hit[0]) + window - 1
-            return Crossing(float(s[place]), False, _gap(s, place))
-    return Crossing(float(s[-1]), True, _gap(s, len(s) - 1))
+    hit = np.flatnonzero(v >= threshold - 1e-9)
+    place = int(hit[0]) if hit.size else len(s) - 1
+    return Crossing(float(s[place]), not hit.size, _gap(s, place))
 
 
 def _gap(steps: np.ndarray, place: int) -> float:
@@ -63,12 +54,10 @@ class StepsSummary:
     """Steps to a threshold over several runs, all looked at up to ``horizon`` steps.
 
     ``restricted``: interval of the mean of min(steps, horizon), the restricted mean of survival analysis; a lower
-    bound of the mean whenever ``censored`` > 0. ``median`` is the Kaplan-Meier median, infinite when half of the runs
-    or more never got there. ``grid``: env steps between the evaluations at which the runs crossed.
+    bound of the mean whenever ``censored`` > 0. ``grid``: env steps between the evaluations at which the runs crossed.
     """
 
     restricted: Interval
-    median: float
     censored: int
     n: int
     horizon: float
@@ -96,13 +85,8 @@ def summarise_steps(
     if not crossings:
         raise ValueError("steps to a threshold need at least one run")
     times, censored = restrict(crossings, horizon)
-    restricted = nested_interval(times, origins, rng, mean)
-    # With one common censoring time Kaplan-Meier's median is the plain median, censored runs counted as infinite.
-    reached = np.sort(np.where(censored, np.inf, times))
-    median = float(reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
-    return StepsSummary(
-        restricted.clipped(horizon), median, int(censored.sum()), len(times), horizon, _coarsest(crossings)
-    )
+    restricted = nested_interval(times, origins, rng, mean).clipped(horizon)
+    return StepsSummary(restricted, int(censored.sum()), len(times), horizon, _coarsest(crossings))
 
 
 def bounded(value: float, bound: str) -> str:

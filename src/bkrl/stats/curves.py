@@ -19,15 +19,6 @@ FINAL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One metric of one run: ``steps`` (E,), ``values`` (E,)."""
-
-    seed: int
-    steps: np.ndarray
-    values: np.ndarray
-
-
-@dataclass(frozen=True)
 class Band:
     """One line of a figure: ``centre``, ``low``, ``high`` (G,) over ``steps`` (G,); the interval is NaN for one run."""
 
@@ -58,7 +49,7 @@ def series_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
     }
 
 
-def on_grid(curves: Sequence[Curve], points: int = 200) -> Series:
+def on_grid(curves: Sequence[Series], points: int = 200) -> Series:
     """``steps`` (G,) and ``values`` (n, G) of several runs on a common grid.
 
     Runs evaluated at the same steps are taken as they are. Otherwise they are interpolated linearly on at most
@@ -67,7 +58,7 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> Series:
     """
     if not curves:
         raise ValueError("a grid needs at least one curve")
-    finite = [(c.steps[np.isfinite(c.values)], c.values[np.isfinite(c.values)]) for c in curves]
+    finite = [(steps[np.isfinite(values)], values[np.isfinite(values)]) for steps, values in curves]
     if any(s.size == 0 for s, _ in finite):
         raise ValueError("a curve without any finite value cannot be put on a grid")
     start, end = max(float(s[0]) for s, _ in finite), min(float(s[-1]) for s, _ in finite)
@@ -81,7 +72,7 @@ def on_grid(curves: Sequence[Curve], points: int = 200) -> Series:
     return grid, np.stack([np.interp(grid, s, v) for s, v in finite])
 
 
-def band(label: str, curves: Sequence[Curve], rng: np.random.Generator, *, repetitions: int = 1000) -> Band:
+def band(label: str, curves: Sequence[Series], rng: np.random.Generator, *, repetitions: int = 1000) -> Band:
     """Interquartile mean with a 95 % bootstrap band from 5 seeds on; mean with Student's t below; the line alone for
     one seed.
     """

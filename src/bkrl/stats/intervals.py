@@ -285,13 +285,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment: p values of one family of comparisons, controlled for their number, in the given
     order.
     """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted = [0.0] * len(p_values)
-    running = 0.0
-    for rank, i in enumerate(order):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = running
-    return adjusted
+    p = np.asarray(p_values, dtype=np.float64)
+    order, adjusted = np.argsort(p, kind="stable"), np.empty_like(p)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(p), 0, -1) * p[order]))
+    return adjusted.tolist()
 
 
 # --- profiles -------------------------------------------------------------------------------------

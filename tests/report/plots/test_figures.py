@@ -18,14 +18,14 @@ from bkrl.report.groups import SUCCESS, Group, Trained
 from bkrl.report.plots import draw as drawn
 from bkrl.report.plots.draw import COLOURS, DARK_COLOURS, Panel, Style, identity_of, write_png
 from bkrl.report.plots.figures import MOST_LINES, _points, figures_of, panels, profiles_of, styles_of
-from bkrl.stats.curves import Band, Curve, band
+from bkrl.stats.curves import Band, band
 
 STEPS = np.arange(0.0, 1001.0, 100.0)
 
 
 def bands() -> list[Band]:
     curves = [
-        (label, [Curve(s, np.array([0.0, 50_000, 100_000]), np.array([0, 0.1 * s, top])) for s in range(1, n + 1)])
+        (label, [(np.array([0.0, 50_000, 100_000]), np.array([0, 0.1 * s, top])) for s in range(1, n + 1)])
         for label, n, top in (("ppo", 3, 0.6), ("bk-code", 5, 0.9), ("bk <odd> & 'name'", 1, 0.2))
     ]
     return [band(label, several, np.random.default_rng(0)) for label, several in curves]
