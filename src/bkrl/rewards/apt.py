@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from bkrl.data.windows import Rollout
 from bkrl.rewards.icm import ICM
-from bkrl.rewards.novelty import Novelty, RunningMoments, followings, mlp
+from bkrl.rewards.novelty import FEATURES, Novelty, RunningMoments, followings, mlp
 
+PARTICLES, NEIGHBOURS = 1024, 12
+"""States that new ones are compared with, and how many of the nearest count (published: 12)."""
 _CHUNK = 2048
 
 
@@ -40,7 +42,7 @@ class Particles:
     Args:
         obs_shape: of states.
         size: how many.
-        k: neighbours (published: 12).
+        k: neighbours.
     """
 
     def __init__(self, obs_shape: Sequence[int], size: int, k: int) -> None:
@@ -85,11 +87,9 @@ class _Pooled(Novelty):
     name = "apt"
     encoder: nn.Module
 
-    def __init__(
-        self, obs_shape: Sequence[int], num_envs: int, *, particles: int = 1024, k: int = 12, **options: Any
-    ) -> None:
+    def __init__(self, obs_shape: Sequence[int], num_envs: int, **options: Any) -> None:
         super().__init__(obs_shape, num_envs, **options)
-        self.particles = Particles(obs_shape, particles, k)
+        self.particles = Particles(obs_shape, PARTICLES, NEIGHBOURS)
 
     @torch.no_grad()
     def scored(self, rollout: Rollout) -> NDArray[np.floating]:
@@ -111,24 +111,14 @@ class APT(_Pooled):
     """The novelty stream in fixed random features.
 
     Args:
-        obs_shape, num_envs, options: as for `Novelty`; and `particles`, `k`: see `Particles`.
+        obs_shape, num_envs, options: as for `Novelty`.
         seed: of the encoder's weights.
-        hidden, features: width of its layer, and how many features.
     """
 
-    def __init__(
-        self,
-        obs_shape: Sequence[int],
-        num_envs: int,
-        *,
-        seed: int = 0,
-        hidden: int = 128,
-        features: int = 64,
-        **options: Any,
-    ) -> None:
+    def __init__(self, obs_shape: Sequence[int], num_envs: int, *, seed: int = 0, **options: Any) -> None:
         super().__init__(obs_shape, num_envs, **options)
         generator = torch.Generator().manual_seed(seed)
-        self.encoder = mlp(obs_shape, hidden, features, 1, generator).to(self.device).requires_grad_(False)
+        self.encoder = mlp(obs_shape, FEATURES, generator).to(self.device).requires_grad_(False)
         self.networks = {"encoder": self.encoder}
 
     def raw(self, rollout: Rollout) -> NDArray[np.floating]:
@@ -140,7 +130,7 @@ class LearntAPT(_Pooled, ICM):
     """The novelty stream in the features of `icm.Dynamics`, which learns beside the agent.
 
     Args:
-        obs_shape, num_envs, options: as for `ICM`; and `particles`, `k`: see `Particles`.
+        obs_shape, num_envs, options: as for `ICM`.
     """
 
     def __init__(self, obs_shape: Sequence[int], num_envs: int, **options: Any) -> None:

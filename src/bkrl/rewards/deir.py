@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from bkrl.core.jit import kernel, write
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, mlp, transitions
+from bkrl.rewards.novelty import FEATURES, Novelty, mlp, transitions
 
 EPSILON = 1e-6
+QUEUE = 100_000
+"""So many observations are kept at most, from which the wrong ones are drawn."""
 
 
 class Discriminator(nn.Module):
@@ -31,19 +33,18 @@ class Discriminator(nn.Module):
     Args:
         obs_shape: of observations.
         num_actions: A.
-        hidden, features: width of the layers, and F.
         seed: of the weights.
     """
 
-    def __init__(self, obs_shape: Sequence[int], num_actions: int, hidden: int, features: int, seed: int) -> None:
+    def __init__(self, obs_shape: Sequence[int], num_actions: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.num_actions = num_actions
-        self.encoder = mlp(obs_shape, hidden, features, 1, generator)
-        self.gru = nn.GRUCell(features, features)
+        self.encoder = mlp(obs_shape, FEATURES, generator)
+        self.gru = nn.GRUCell(FEATURES, FEATURES)
         for name, weights in self.gru.named_parameters():
             nn.init.orthogonal_(weights, generator=generator) if "weight" in name else nn.init.zeros_(weights)
-        self.head = mlp((2 * features + num_actions,), hidden, 1, 1, generator)
+        self.head = mlp((2 * FEATURES + num_actions,), 1, generator)
 
     def ways(self, embeddings: Tensor, began: Tensor, way: Tensor) -> tuple[Tensor, Tensor]:
         """The ways τ along (T, N, F) embeddings: (T, N, F) before each observation, and (T, N, F) with it.
@@ -76,32 +77,21 @@ class DEIR(Novelty):
         obs_shape, num_envs, options: as for `Novelty`.
         num_actions: A.
         seed: of the weights and of the draws.
-        hidden, features: see `Discriminator`.
-        queue: how many observations the wrong ones are drawn from.
     """
 
     name = "deir"
 
     def __init__(
-        self,
-        obs_shape: Sequence[int],
-        num_envs: int,
-        *,
-        num_actions: int,
-        seed: int = 0,
-        hidden: int = 128,
-        features: int = 64,
-        queue: int = 100_000,
-        **options: Any,
+        self, obs_shape: Sequence[int], num_envs: int, *, num_actions: int, seed: int = 0, **options: Any
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
-        self.seed, self.size, self.rollouts = seed, queue, 0
-        self.model = Discriminator(obs_shape, num_actions, hidden, features, seed).to(self.device)
+        self.seed, self.rollouts = seed, 0
+        self.model = Discriminator(obs_shape, num_actions, seed).to(self.device)
         self.networks = {"model": self.model}
         self.queue = np.zeros((0, *obs_shape), np.uint8)
-        self._way = torch.zeros(num_envs, features, device=self.device)
+        self._way = torch.zeros(num_envs, FEATURES, device=self.device)
         # Of each env's running episode: e_i beside τ_{i-1}, and how many there are
-        self._episodes = np.zeros((num_envs, 64, 2 * features), np.float32)
+        self._episodes = np.zeros((num_envs, 64, 2 * FEATURES), np.float32)
         self._lengths = np.zeros(num_envs, np.int64)
         self._random = np.random.default_rng(seed)
         # Of the last rollout: what each action saw and what followed, and τ before the first of them
@@ -127,7 +117,7 @@ class DEIR(Novelty):
         saw, came, ways = (one.cpu().numpy() for one in (here, there, after))
         found = _distances(saw, came, ways, began, self._episodes, self._lengths, np.float32(EPSILON))
         new = found.ravel() >= found.mean() if self.rollouts else np.ones(steps * envs, bool)
-        self.queue = np.concatenate([self.queue, self._following[new]])[-self.size :]
+        self.queue = np.concatenate([self.queue, self._following[new]])[-QUEUE:]
         self.rollouts += 1
         self._random = np.random.default_rng((self.seed, self.rollouts))
         return found

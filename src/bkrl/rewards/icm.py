@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, mlp, transitions
+from bkrl.rewards.novelty import FEATURES, Novelty, mlp, transitions
+
+BETA = 0.2
+"""The loss is 1 − β of the inverse model's and β of the forward model's, as published."""
 
 
 class Dynamics(nn.Module):
@@ -23,17 +26,16 @@ class Dynamics(nn.Module):
     Args:
         obs_shape: of observations.
         num_actions: A.
-        hidden, features: width of the layers, and F.
         seed: of the weights.
     """
 
-    def __init__(self, obs_shape: Sequence[int], num_actions: int, hidden: int, features: int, seed: int) -> None:
+    def __init__(self, obs_shape: Sequence[int], num_actions: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.num_actions = num_actions
-        self.encoder = mlp(obs_shape, hidden, features, 1, generator)
-        self.inverse = mlp((2 * features,), hidden, num_actions, 1, generator)
-        self.ahead = mlp((features + num_actions,), hidden, features, 1, generator)
+        self.encoder = mlp(obs_shape, FEATURES, generator)
+        self.inverse = mlp((2 * FEATURES,), num_actions, generator)
+        self.ahead = mlp((FEATURES + num_actions,), FEATURES, generator)
 
     def surprise(self, before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
         """(B,) ½ ‖φ̂′ − φ′‖², from (B, F) features and (B,) int64 actions."""
@@ -55,27 +57,15 @@ class ICM(Novelty):
         obs_shape, num_envs, options: as for `Novelty`.
         num_actions: A.
         seed: of the weights.
-        hidden, features: see `Dynamics`.
-        beta: the loss is (1 − β) of the inverse model's and β of the forward model's (published: 0.2).
     """
 
     name = "icm"
 
     def __init__(
-        self,
-        obs_shape: Sequence[int],
-        num_envs: int,
-        *,
-        num_actions: int,
-        seed: int = 0,
-        hidden: int = 128,
-        features: int = 64,
-        beta: float = 0.2,
-        **options: Any,
+        self, obs_shape: Sequence[int], num_envs: int, *, num_actions: int, seed: int = 0, **options: Any
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
-        self.beta = beta
-        self.model = Dynamics(obs_shape, num_actions, hidden, features, seed).to(self.device)
+        self.model = Dynamics(obs_shape, num_actions, seed).to(self.device)
         self.networks = {"model": self.model}
         # Of the last rollout: what was seen before and after each action, normalised, and the action.
         self._before = self._after = torch.zeros(0)
@@ -97,4 +87,4 @@ class ICM(Novelty):
 
     def loss(self, index: Tensor) -> Tensor:
         inverse, forward = self.model.losses(self._before[index], self._actions[index], self._after[index])
-        return (1 - self.beta) * inverse + self.beta * forward
+        return (1 - BETA) * inverse + BETA * forward

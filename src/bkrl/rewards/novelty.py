@@ -17,6 +17,11 @@ from bkrl.agents.weights import load_weights
 from bkrl.data.windows import Rollout
 from bkrl.rewards.streams import RewardStream
 
+CLIP = 5.0
+"""Normalised observations are clipped to ± this."""
+HIDDEN, FEATURES = 128, 64
+"""Width of the networks' layers, and how many features they make of an observation."""
+
 
 class RunningMoments:
     """Mean and variance over everything seen so far, entry by entry (Chan et al., 1979), in float64."""
@@ -63,7 +68,6 @@ class Novelty(RewardStream):
         num_envs: N.
         gamma: discount of novelty.
         coef: weight of its advantage.
-        clip: normalised observations are clipped to ± this.
         device: where networks lie.
     """
 
@@ -78,11 +82,9 @@ class Novelty(RewardStream):
         *,
         gamma: float = 0.99,
         coef: float = 1.0,
-        clip: float = 5.0,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.gamma, self.coef, self.clip = gamma, coef, clip
-        self.device = torch.device(device)
+        self.gamma, self.coef, self.device = gamma, coef, torch.device(device)
         self.observed = RunningMoments(tuple(obs_shape))
         self.returned = RunningMoments()
         self.discounted = np.zeros(num_envs)
@@ -121,7 +123,7 @@ class Novelty(RewardStream):
     def normalised(self, rows: NDArray[np.uint8]) -> Tensor:
         """(B, *obs_shape) float32: what a network reads of observations, on the device."""
         observations = torch.from_numpy(rows).to(self.device)
-        return ((observations.float() - self._mean) / self._std).clamp_(-self.clip, self.clip)
+        return ((observations.float() - self._mean) / self._std).clamp_(-CLIP, CLIP)
 
     def parameters(self) -> list[nn.Parameter]:
         return [p for network in self.networks.values() for p in network.parameters() if p.requires_grad]
@@ -156,12 +158,12 @@ def transitions(rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rollout.views.symbols[:-1].reshape(following.shape), rollout.actions.ravel(), following
 
 
-def mlp(obs_shape: Sequence[int], hidden: int, outputs: int, depth: int, generator: torch.Generator) -> nn.Sequential:
+def mlp(obs_shape: Sequence[int], outputs: int, generator: torch.Generator, depth: int = 1) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(obs_shape)
     for _ in range(depth):
-        layers += [Linear(width, hidden), nn.ReLU()]
-        width = hidden
+        layers += [Linear(width, HIDDEN), nn.ReLU()]
+        width = HIDDEN
     network = nn.Sequential(*layers, Linear(width, outputs))
     for module in network:
         if isinstance(module, nn.Linear):

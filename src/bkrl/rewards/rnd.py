@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Rollout
-from bkrl.rewards.novelty import Novelty, followings, mlp
+from bkrl.rewards.novelty import FEATURES, Novelty, followings, mlp
 
 _CHUNK = 4096
 
@@ -28,29 +28,20 @@ class RND(Novelty):
     Args:
         obs_shape, num_envs, options: as for `Novelty`.
         seed: of both networks' weights.
-        hidden, outputs: width of the networks, and how many random features there are to predict.
         update_proportion: share of each minibatch that trains the predictor (so that it does not learn too fast).
     """
 
     name = "rnd"
 
     def __init__(
-        self,
-        obs_shape: Sequence[int],
-        num_envs: int,
-        *,
-        seed: int = 0,
-        hidden: int = 128,
-        outputs: int = 64,
-        update_proportion: float = 0.25,
-        **options: Any,
+        self, obs_shape: Sequence[int], num_envs: int, *, seed: int = 0, update_proportion: float = 0.25, **options: Any
     ) -> None:
         super().__init__(obs_shape, num_envs, **options)
         self.update_proportion = update_proportion
         generator = torch.Generator().manual_seed(seed)
-        self.target = mlp(obs_shape, hidden, outputs, 1, generator).to(self.device).requires_grad_(False)
+        self.target = mlp(obs_shape, FEATURES, generator).to(self.device).requires_grad_(False)
         # The predictor is deeper than what it predicts, so that what remains of its error is novelty, not incapacity.
-        self.predictor = mlp(obs_shape, hidden, outputs, 2, generator).to(self.device)
+        self.predictor = mlp(obs_shape, FEATURES, generator, depth=2).to(self.device)
         self.networks = {"target": self.target, "predictor": self.predictor}
         # Of the last rollout: its distinct observations, normalised; their random features; which of them came when.
         self._inputs = self._targets = torch.zeros(0)
