@@ -24,6 +24,11 @@ from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.stats.intervals import wilson_interval
 from bkrl.text.mission_words import MissionWords
 
+_PATIENCE, _BATCH = 4, 32  # passes without a better validation loss that end training, and pairs in a step
+_LEARNING_RATE, _WEIGHT_DECAY = 2e-3, 0.02  # of AdamW
+_SHORTEN = 0.05  # share of training windows whose oldest steps are masked, so that short histories are not foreign
+_BINS = 10  # of the calibration error, equally wide
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -117,11 +122,6 @@ def fit(
     seed: int,
     ensemble: int = 1,
     epochs: int = 30,
-    patience: int = 4,
-    batch: int = 32,
-    learning_rate: float = 2e-3,
-    weight_decay: float = 0.02,
-    shorten: float = 0.05,
     on_epoch: Callable[[int, float], None] | None = None,
     words: MissionWords | None = None,
     memory: tuple[str, ...] = (),
@@ -133,9 +133,7 @@ def fit(
         config: of the network; its horizon is the segments' length.
         seed: of initialisation, order and shortening; each network of an ensemble has streams of its own.
         ensemble: networks to train and average.
-        epochs: most passes over the training pairs; `patience` passes without a better validation loss end training.
-        batch, learning_rate, weight_decay: of AdamW.
-        shorten: share of training windows whose oldest steps are masked, so that short histories are not foreign.
+        epochs: most passes over the training pairs.
         on_epoch: called with the number of passes done (of all networks) and the validation accuracy.
         words: of missions, for networks that read them; None: they do not.
         memory: the names of the fields of the memory, for networks that read it.
@@ -144,7 +142,7 @@ def fit(
         InputError: too few pairs to train, stop and test on.
     """
     train, validation, _ = parts = enough(pairs)
-    trainer = _Trainer(pairs, batch, learning_rate, weight_decay, shorten, words)
+    trainer = _Trainer(pairs, words)
     nets, members, longest = [], [], 0
     for member in range(ensemble):
         own = derive_seed(seed, "preference", "member", member) if member else seed
@@ -153,7 +151,7 @@ def fit(
             if on_epoch is not None:
                 on_epoch(before + done, accuracy)
 
-        net, done = trainer.train(config, own, epochs, patience, train, validation, passed)
+        net, done = trainer.train(config, own, epochs, train, validation, passed)
         nets.append(net)
         members.append([trainer.margins(net, part) for part in parts])
         longest = max(longest, done)
@@ -166,17 +164,9 @@ def fit(
 class _Trainer:
     """Everything the networks of one ensemble share: the pairs as tensors, and how they are trained."""
 
-    def __init__(
-        self,
-        pairs: Pairs,
-        batch: int,
-        learning_rate: float,
-        weight_decay: float,
-        shorten: float,
-        words: MissionWords | None,
-    ) -> None:
-        self.batch, self.learning_rate, self.weight_decay, self.shorten = batch, learning_rate, weight_decay, shorten
-        self.views, self.index = _views_of(pairs)
+    def __init__(self, pairs: Pairs, words: MissionWords | None) -> None:
+        both = Windows.joined([pairs.a, pairs.b]).numbered()
+        self.views, self.index = torch.from_numpy(both.symbols), both.index
         self.actions = torch.from_numpy(np.concatenate([pairs.a.actions, pairs.b.actions]))
         self.valid = torch.from_numpy(np.concatenate([pairs.a.valid, pairs.b.valid]))
         self.labels = torch.from_numpy(pairs.labels).float()
@@ -192,7 +182,6 @@ class _Trainer:
         config: NetConfig,
         seed: int,
         epochs: int,
-        patience: int,
         train: NDArray[np.int64],
         validation: NDArray[np.int64],
         passed: Callable[[int, float], None],
@@ -201,8 +190,8 @@ class _Trainer:
         rng = generator(seed, "preference")
         torch.manual_seed(derive_seed(seed, "preference", "init"))
         net = PreferenceNet(config, self.words)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        steps = epochs * math.ceil(len(train) / self.batch)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+        steps = epochs * math.ceil(len(train) / _BATCH)
         warm_up = max(1, steps // 10)
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min((step + 1) / warm_up, max(0.02, (steps - step) / (steps - warm_up + 1)))
@@ -212,9 +201,9 @@ class _Trainer:
         for done in range(1, epochs + 1):
             net.train()
             order = rng.permutation(train)
-            for start in range(0, len(order), self.batch):
-                chosen = order[start : start + self.batch]
-                mask = _shortened(self.valid[self._both(chosen)], self.shorten, rng)
+            for start in range(0, len(order), _BATCH):
+                chosen = order[start : start + _BATCH]
+                mask = _shortened(self.valid[self._both(chosen)], rng)
                 loss = bradley_terry(self._margin(net, chosen, mask), self.labels[chosen])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
@@ -227,7 +216,7 @@ class _Trainer:
             since += 1
             if loss_now < best_loss:
                 best, best_loss, since = _weights(net), loss_now, 0
-            elif since >= patience:
+            elif since >= _PATIENCE:
                 break
         net.load_state_dict(best)
         return net.eval(), done
@@ -278,16 +267,10 @@ def _weights(net: PreferenceNet) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in net.state_dict().items()}
 
 
-def _views_of(pairs: Pairs) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """Distinct views (M, *obs_shape) and their numbers in A's and then B's windows, (2P, H+1)."""
-    both = Windows.joined([pairs.a, pairs.b]).numbered()
-    return torch.from_numpy(both.symbols), both.index
-
-
-def _shortened(valid: torch.Tensor, share: float, rng: np.random.Generator) -> torch.Tensor:
+def _shortened(valid: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Mask a random number of the oldest rows in a share of the windows."""
     rows, length = valid.shape
-    cut = np.where(rng.random(rows) < share, rng.integers(0, length, rows), 0)
+    cut = np.where(rng.random(rows) < _SHORTEN, rng.integers(0, length, rows), 0)
     return valid & (torch.arange(length)[None] >= torch.from_numpy(cut)[:, None])
 
 
@@ -343,12 +326,12 @@ def _accuracy(margin: NDArray[np.float64], labels: NDArray[np.float64]) -> tuple
     return float(((margin > 0) == (labels > 0.5))[decided].mean()), int(decided.sum())
 
 
-def calibration_error(margin: NDArray[np.float64], labels: NDArray[np.float64], bins: int = 10) -> float:
+def calibration_error(margin: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
     """Expected calibration error of P(A better), over equally wide bins."""
     probability = 1.0 / (1.0 + np.exp(-np.clip(margin, -50, 50)))
-    which = np.minimum((probability * bins).astype(int), bins - 1)
+    which = np.minimum((probability * _BINS).astype(int), _BINS - 1)
     error = 0.0
-    for one in range(bins):
+    for one in range(_BINS):
         inside = which == one
         if inside.any():
             error += inside.mean() * abs(probability[inside].mean() - labels[inside].mean())
