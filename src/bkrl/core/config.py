@@ -263,15 +263,6 @@ class CollectConfig:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """What a merged dataset was asked to be: of which env, in which language, from how many datasets."""
-
-    env: str
-    language: str
-    datasets: int
-
-
-@dataclass(frozen=True)
 class LmMakeConfig:
     """Make a small language model: it reads what recorded envs say (P1), and may then learn answers of a bot (P2)."""
 

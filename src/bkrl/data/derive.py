@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.config import Merged
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import beginnings
@@ -53,7 +52,7 @@ def merge(sources: Sequence[Path], out: Path, reporter: Reporter | None = None) 
     if not (out / "manifest.json").exists():
         _check_apart(datasets)
     first = datasets[0]
-    whole = Merged(first.env_id, first.language, len(datasets))
+    whole = {"env": first.env_id, "language": first.language, "datasets": len(datasets)}
     read = {f"dataset {number}": path for number, path in enumerate(sources, 1)}
     run = Run.create(out, stage="collect", config=whole, inputs=read)
     everything = [np.arange(dataset.num_episodes) for dataset in datasets]

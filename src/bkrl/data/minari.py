@@ -7,7 +7,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ from bkrl.runs.record import Run
 PREFIX = "minari:"
 _ID = re.compile(r"([-\w]{2,}/)*[-\w]+-v\d+")
 _ROOT = "MINARI_DATASETS_PATH"
-
-
-@dataclass(frozen=True)
-class Imported:
-    """What an imported dataset was asked to be: of which env, in which language, from which Minari dataset."""
-
-    env: str
-    language: str
-    source: str
 
 
 def to_minari(path: Path, out: Path) -> dict[str, Any]:
@@ -133,7 +123,7 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
         ours = theirs.storage.metadata.get("bkrl", {})
         info, language = ours.get("info") or _info(theirs, source), ours.get("language", "en")
         dataset_id = theirs.spec.dataset_id
-    config = Imported(info["env_id"], language, dataset_id)
+    config = {"env": info["env_id"], "language": language, "source": dataset_id}
     run = Run.create(out, stage="collect", config=config, inputs={"minari": folder / "data" / "metadata.json"})
     with _explained(source):
         return write(

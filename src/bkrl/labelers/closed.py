@@ -501,29 +501,12 @@ def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
     table: list[dict[str, Any]] = []
     for (number, segment), caption in zip(queries, captions, strict=True):
         row = distinct.index(caption)
-        common: dict[str, Any] = {
-            "query_id": number,
-            "episode_id": segment.episode_id,
-            "start": segment.start,
-            "length": segment.length,
-        }
-        common |= {"caption": caption, "status": "labelled"}
-        chosen = sorted(np.flatnonzero(yes[row]), key=lambda k: (-odds[row, k], k))
-        for k in chosen:
-            asked = ids[row * len(named) + k]
-            own = {
-                "goal": named[k],
-                "goal_id": int(k),
-                "said": [named[k]],
-                "request_id": asked[-1],
-                "request_ids": asked,
-            }
-            table.append(common | own)
-        if not chosen:
-            asked = ids[row * len(named)]
-            table.append(
-                common | {"goal": None, "goal_id": None, "said": [], "request_id": asked[-1], "request_ids": asked[-1:]}
-            )
+        common = {"query_id": number, **segment._asdict(), "caption": caption, "status": "labelled"}
+        chosen: Sequence[int | None] = sorted(np.flatnonzero(yes[row]).tolist(), key=lambda k: (-odds[row, k], k))
+        for k in chosen or [None]:
+            asked, said = ids[row * len(named) + (k or 0)], [] if k is None else [named[k]]
+            used = {"request_id": asked[-1], "request_ids": asked if said else asked[-1:]}
+            table.append({**common, "goal": said[0] if said else None, "goal_id": k, "said": said, **used})
     entries = pa.Table.from_pylist([entry.row for entry in goals.library(table)], schema=LIBRARY)
     facts = of_goals(table, record.responses.rows) | {"invalid": share(0, 0)} | facts
     usable = any(row["goal"] is not None for row in table)

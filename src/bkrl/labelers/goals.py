@@ -74,9 +74,7 @@ def rows(
             ids = responses.add(asked.exchanges)
             common = {
                 "query_id": number,
-                "episode_id": segment.episode_id,
-                "start": segment.start,
-                "length": segment.length,
+                **segment._asdict(),
                 "caption": caption,
                 "status": asked.status,
                 "request_id": ids[-1],

@@ -102,24 +102,15 @@ class Chooser:
 
     Args:
         session: who is asked; closed by whoever opened it.
-        votes: samples that vote where there are no log-probabilities.
-        temperature: of the votes; a single answer, and one with log-probabilities, is taken at temperature 0.
+        votes: samples at temperature 1 that vote where there are no log-probabilities; else the temperature is 0.
         max_tokens: of a reply.
         wait: wait for each answer; else it comes with a later `poll`.
     """
 
-    def __init__(
-        self,
-        session: AskSession,
-        *,
-        votes: int = 1,
-        temperature: float = 1.0,
-        max_tokens: int = MAX_TOKENS,
-        wait: bool = True,
-    ) -> None:
+    def __init__(self, session: AskSession, *, votes: int = 1, max_tokens: int = MAX_TOKENS, wait: bool = True) -> None:
         free = session.backend.identity is None
         self.session, self.votes, self.wait = session, 1 if free else votes, wait or free
-        self.temperature, self.max_tokens = temperature, max_tokens
+        self.max_tokens = max_tokens
         self._counts = np.zeros(len(_COUNTED), np.int64)  # of finished lines
         self._heard: dict[Line, list[Exchange]] = {}
         self._read: dict[Line, list[NDArray[np.float64]]] = {}
@@ -133,7 +124,7 @@ class Chooser:
         messages, options = line
         return Request(
             messages,
-            temperature=self.temperature if sample else 0.0,
+            temperature=1.0 if sample else 0.0,
             max_tokens=self.max_tokens,
             sample=sample,
             choices=() if sample else options,

@@ -6,12 +6,8 @@ So a batch that came back becomes tables.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bkrl.core.reporter import Reporter
-from bkrl.llm.budget import Budget
-from bkrl.llm.prices import Price
-from bkrl.llm.protocol import NOT_ASKED, Backend, Exchange, Reply, Request
+from bkrl.llm.protocol import NOT_ASKED, Exchange, Reply, Request
 from bkrl.llm.session import AskSession
-from bkrl.llm.store import Store
 
 
 @dataclass
@@ -37,21 +33,14 @@ class RecordedAnswers(AskSession):
     listed in `missing` by its key.
 
     Args:
+        session: whose answers they are.
         failures: reason and detail, by key, of requests to which no answer will ever come.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        store: Store | None = None,
-        failures: Mapping[str, tuple[str, str]] | None = None,
-        reporter: Reporter | None = None,
-        budget: Budget | None = None,
-        price: Price | None = None,
-    ) -> None:
-        super().__init__(backend, store, None, reporter, budget, price)
+    def __init__(self, session: AskSession, failures: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(session.backend, session.store, None, None, session.budget, session.price)
         self.missing: dict[str, Request] = {}
-        self._failures = failures or {}
+        self._failures = failures
 
     async def _obtain(self, key: str, request: Request) -> Exchange:
         if key not in self._failures:

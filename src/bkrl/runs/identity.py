@@ -80,6 +80,6 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any], settings: type) -
     A setting that was not recorded, because it is newer than the run, had its default. One that was recorded and that
     the class lacks (earlier versions recorded those of all methods) had no effect.
     """
-    if not is_dataclass(settings):  # tests give a dict
+    if not is_dataclass(settings):  # datasets that are made of others have a dict
         return [key for key in {**old, **new} if old.get(key) != new.get(key)]
     return [one.name for one in flags_of(settings) if one.flag.identity and plain(one.of(old)) != one.of(new)]

@@ -153,8 +153,7 @@ def _collect(
 
 def _from_store(job: _Job, batches: Batches, session: AskSession) -> tuple[RecordedAnswers, LabelResult]:
     """The whole work with the answers that are kept, and what is missing."""
-    failures, budget, price = batches.failures, session.budget, session.price
-    with RecordedAnswers(session.backend, session.store, failures=failures, budget=budget, price=price) as kept:
+    with RecordedAnswers(session, batches.failures) as kept:
         return kept, job.variant.label(job.plan, kept)
 
 

@@ -130,7 +130,7 @@ def test_a_page_is_one_file_whose_only_markup_and_script_are_ours(
 
 def test_the_data_says_what_the_tables_say(swapped: Path, dataset: Dataset) -> None:
     page = labels_page.build(Run.open(swapped), dataset)
-    head, chunks = json.loads(page.data[0][1]), [json.loads(text) for _, text in page.data[1:]]
+    head, chunks = json.loads(page["data"][0][1]), [json.loads(text) for _, text in page["data"][1:]]
     rows = labels_page.labels_of(Run.open(swapped))
     responses = {row["request_id"]: row for row in labels_page.responses_of(Run.open(swapped))}
     records = [record for chunk in chunks for record in chunk]

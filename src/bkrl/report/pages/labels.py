@@ -5,7 +5,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from bkrl.core.files import atomic_write
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
-from bkrl.labelers.goals import GoalEntry, library
+from bkrl.labelers.goals import library
 from bkrl.labelers.tables import card_of, dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import episodes, html, labels_data
 from bkrl.report.pages.labels_data import Row
@@ -53,7 +52,7 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
     view = build(run, known, {"page": beside.name, "numbers": shown} if shown else {})
     if shown:
         episodes.write(known, beside, shown)
-    atomic_write(path, html.render("labels", vars(view)))
+    atomic_write(path, html.render("labels", view))
     return path
 
 
@@ -64,57 +63,40 @@ def _episodes(run: Run, dataset: Dataset) -> list[int]:
     return episodes.fitting(dataset, numbers) if numbers else []
 
 
-@dataclass
-class LabelsPage:
-    """All values of the template `labels.html`. `data`: id and JSON of each part that the script reads."""
+def build(run: Run, dataset: Dataset, stepped: Row | None = None) -> dict[str, Any]:
+    """All values of the template `labels.html`; `data`: id and JSON of each part that the script reads.
 
-    key: str
-    variant: str
-    count: int
-    what: str
-    env: str
-    llm: str
-    annotator: str
-    quality: Markup
-    usage: Mapping[str, Any]
-    made: Mapping[str, Any]
-    statuses: Sequence[str] = ()
-    library: Sequence[GoalEntry] = ()
-    candidates: Sequence[Row] = ()
-    data: Sequence[tuple[str, Markup]] = ()
-
-
-def build(run: Run, dataset: Dataset, stepped: Row | None = None) -> LabelsPage:
-    """The page of a label run. `stepped`: the page with its episodes step by step, and their numbers."""
+    `stepped`: the page with its episodes step by step, and their numbers.
+    """
     facts, variant = run.facts, variant_of(run)
     table, responses = labels_of(run), responses_of(run)
     count = len({row["query_id"] for row in table}) if variant == "goal" else len(table)
-    page = LabelsPage(
-        key=run.path.name,
-        variant=variant,
-        count=count,
-        what=_SINGULAR[variant] + ("" if count == 1 else "s"),
-        env=dataset.env_id,
-        llm=str(facts.get("llm", "?")),
-        annotator=str(facts.get("annotator", "")),
-        quality=quality_section(run),
-        usage=html.facts_of(facts.get("usage", {})),
-        made={"command": " ".join(map(str, run.config["argv"])), "dataset": dataset.path.as_posix()}
+    page: dict[str, Any] = {
+        "key": run.path.name,
+        "variant": variant,
+        "count": count,
+        "what": _SINGULAR[variant] + ("" if count == 1 else "s"),
+        "env": dataset.env_id,
+        "llm": str(facts.get("llm", "?")),
+        "annotator": str(facts.get("annotator", "")),
+        "quality": quality_section(run),
+        "usage": html.facts_of(facts.get("usage", {})),
+        "made": {"command": " ".join(map(str, run.config["argv"])), "dataset": dataset.path.as_posix()}
         | html.facts_of(facts.get("prompts", {}), "prompt"),
-    )
+        **dict.fromkeys(("statuses", "library", "candidates", "data"), ()),
+    }
     if variant == "code":
-        page.candidates = _candidates(table, responses, facts.get("quality", {}))
-        return page
+        return page | {"candidates": _candidates(table, responses, facts.get("quality", {}))}
     card, by_rules = card_of(run, dataset), facts.get("llm") == "rules"
     if variant == "pref":
-        data = labels_data.of_pairs(dataset, card, table, responses, all_answers(run.path)[0], by_rules=by_rules)
+        answers = all_answers(run.path)[0]
+        head, chunks = labels_data.of_pairs(dataset, card, table, responses, answers, by_rules=by_rules)
     else:
-        data = labels_data.of_goals(dataset, card.family, table, responses)
-        page.library = sorted(library(table), key=lambda entry: (-len(entry.queries), entry.goal_id))
-    page.statuses = sorted(set(data.head["index"]["status"]))
-    chunks = [(f"chunk-{number}", html.embed(chunk)) for number, chunk in enumerate(data.chunks)]
-    page.data = [("head", html.embed({**data.head, "episodes": stepped or {}})), *chunks]
-    return page
+        head, chunks = labels_data.of_goals(dataset, card.family, table, responses)
+        page["library"] = sorted(library(table), key=lambda entry: (-len(entry.queries), entry.goal_id))
+    data = [(f"chunk-{number}", html.embed(chunk)) for number, chunk in enumerate(chunks)]
+    data.insert(0, ("head", html.embed({**head, "episodes": stepped or {}})))
+    return page | {"statuses": sorted(set(head["index"]["status"])), "data": data}
 
 
 def quality_section(run: Run) -> Markup:

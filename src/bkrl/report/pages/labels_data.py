@@ -6,7 +6,6 @@ filters and sorts by. Nothing in here is markup: the script puts it into the pag
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,8 @@ EXCHANGE = (
 """Fields of a packed exchange, in order; `prompt`, `model`, `finish` and `format` are numbers."""
 
 
-@dataclass(frozen=True)
-class PackedLabels:
-    """What the page's script reads: the head when the page opens, a chunk of records when one of them is shown."""
-
-    head: Row
-    chunks: Sequence[Sequence[Row]]
+Packed = tuple[Row, Sequence[Sequence[Row]]]
+"""What the page's script reads: the head when the page opens, a chunk of records when one of them is shown."""
 
 
 class Book:
@@ -82,7 +77,7 @@ def of_pairs(
     audits: Mapping[str, Mapping[int, Answer]],
     *,
     by_rules: bool,
-) -> PackedLabels:
+) -> Packed:
     """The browser's data of a preference run."""
     book, known = Book(), {int(row["request_id"]): row for row in responses}
     segments = [segment for row in table for segment in segments_of(row)]
@@ -122,7 +117,7 @@ def of_pairs(
     return _packed("pref", book, pictures, dataset, records, names, facts)
 
 
-def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Sequence[Row]) -> PackedLabels:
+def of_goals(dataset: Dataset, family: str, table: Sequence[Row], responses: Sequence[Row]) -> Packed:
     """The browser's data of a goal run."""
     book = Book()
     asked = {int(one[-1]["request_id"]): one for one in questions(responses)}
@@ -162,7 +157,7 @@ def _packed(
     records: Sequence[Row],
     names: str,
     facts: Sequence[Row],
-) -> PackedLabels:
+) -> Packed:
     """`names`: the columns of the index, of `facts` about each record."""
     head = {
         "variant": variant,
@@ -173,7 +168,7 @@ def _packed(
         "book": book.to_json(),
         "index": {name: [about[name] for about in facts] for name in names.split()},
     }
-    return PackedLabels(head, [records[start : start + CHUNK] for start in range(0, len(records), CHUNK)])
+    return head, [records[start : start + CHUNK] for start in range(0, len(records), CHUNK)]
 
 
 def _steps(
