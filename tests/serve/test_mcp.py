@@ -70,6 +70,8 @@ def test_runs_and_datasets_are_read_below_the_folder_alone(tmp_path):
     below = tmp_path / "root"
     written = write_dataset(below / "data" / "some")
     write_dataset(tmp_path / "secret")
+    (checkpoint := below / "data" / "half" / "checkpoints" / "step-1").mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")  # as a training that was interrupted leaves it
     found, run, episode, sample, *refused = asked(
         server(below),
         ("list_runs", {}),

@@ -37,6 +37,10 @@ def test_times_are_those_of_the_runs_that_are_most_alike(tmp_path, capsys):
     finished(made / "other" / "b", "train-rs", {"alg": "bk-pref", "steps": 1024}, 9000)
     finished(made / "chain" / "c", "collect", {"steps": 128}, 25)
     finished(made / "chain" / "d", "evaluate", {"episodes": 2}, 0)
+    # a run that was interrupted has no time yet, though its checkpoint has a manifest
+    Run.create(made / "chain" / "e", stage="train-rs", config={"alg": "ppo", "steps": 1024}).close()
+    finished(checkpoint := made / "chain" / "e" / "checkpoints" / "step-000000000512", "train-rs", {}, 0)
+    (checkpoint / "config.json").unlink()
     (made / "sweep").mkdir()
     (made / "sweep" / "state.json").write_text(to_json({"seconds": {"chain/d": 50.0}}))
     # data 100 s, then ppo 4,000 s and bk-pref as long (this section is more alike), then 100 s of each evaluation

@@ -105,6 +105,11 @@ def claim(path: Path, stage: str, inputs: Iterable[Path], fresh: bool) -> IO[byt
     return held
 
 
+def complete_below(folder: Path) -> list[Path]:
+    """The complete runs in a folder, itself included, in order; a checkpoint, which has a manifest too, is none."""
+    return [file.parent for file in sorted(folder.rglob(MANIFEST)) if (file.parent / CONFIG).exists()]
+
+
 def only_config(path: Path) -> bool:
     """Whether a run has written nothing but its config: its command was refused, or killed at the very beginning."""
     return all(file.name in (CONFIG, LOCK) or _HALF_CONFIG.fullmatch(file.name) for file in path.iterdir())

@@ -11,6 +11,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from bkrl import __version__
 from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import read_json
+from bkrl.runs.folder import MANIFEST, complete_below
 from bkrl.runs.record import Run
 from bkrl.serve.sessions import Sessions
 
@@ -70,8 +71,8 @@ class Desk:
 
     def list_runs(self, folder: str = ".") -> list[dict[str, str]]:
         """The complete runs below a folder: path and stage (collect, label, train-rm, train-rs, evaluate, report)."""
-        found = sorted(self._place(folder).rglob("manifest.json"))[:MOST_ROWS]
-        return [{"path": self._named(one.parent), "stage": str(read_json(one).get("stage", "?"))} for one in found]
+        found = complete_below(self._place(folder))[:MOST_ROWS]
+        return [{"path": self._named(one), "stage": str(read_json(one / MANIFEST).get("stage", "?"))} for one in found]
 
     def show_run(self, path: str) -> dict[str, Any]:
         """What a run is and what it found: its command, settings, inputs and facts."""

@@ -12,6 +12,7 @@ from typing import Any
 from bkrl.core.files import read_json
 from bkrl.core.reporter import duration
 from bkrl.report.costs import loop_seconds
+from bkrl.runs.folder import complete_below
 from bkrl.runs.record import Run
 from bkrl.stats.curves import series_of
 from bkrl.studies.cells import name_of, needs
@@ -74,8 +75,8 @@ def _rates(folder: Path) -> dict[_Key, list[float]]:
     """Seconds for a unit of work, of each complete run below a folder: by stage, section and method."""
     state, rates = folder / "sweep" / "state.json", {}  # type: Path, dict[_Key, list[float]]
     counted = read_json(state).get("seconds", {}) if state.exists() else {}
-    for manifest in sorted(folder.rglob("manifest.json")):
-        run = Run.open(manifest.parent, verify=False)
+    for path in complete_below(folder):
+        run = Run.open(path, verify=False)
         name = run.path.relative_to(folder).as_posix()
         seconds = counted.get(name) or loop_seconds(series_of(run.metrics()))
         if seconds:
