@@ -65,10 +65,17 @@ def responses(run: Run, replies: list[str]) -> None:
 
 
 def label(
-    root: Path, variant: str, llm: str = "rules", dataset: Path | None = None, seed: int = 1, **facts: str
+    root: Path,
+    variant: str,
+    llm: str = "rules",
+    dataset: Path | None = None,
+    seed: int = 1,
+    criteria: str = "overall",
+    score: str = "none",
+    **facts: str,
 ) -> Path:
     dataset = dataset or root / "data"
-    config = LabelConfig(dataset=dataset, variant=variant, llm=llm, out=root / f"label-{variant}", seed=seed)
+    config = LabelConfig(dataset, variant, root / f"label-{variant}", llm, criteria=criteria, score=score, seed=seed)
     run = Run.create(config.run_dir, stage="label", config=config, inputs={"dataset": dataset})
     segment = {"episode_id": 0, "start": 1, "length": 3}
     if variant == "pref":

@@ -77,7 +77,8 @@ class LabelConfig(AskConfig):
         Literal["none", "exact"],
         Flag(
             "exact: score the answers by exact optimal values, where the level is small enough to be solved (BabyAI, "
-            "MiniGrid); `train-rm` then scores what is learnt from them too"
+            "MiniGrid); `train-rm` then scores what is learnt from them too",
+            pooled=True,
         ),
     ] = "none"
     calibrate: Annotated[

@@ -21,6 +21,7 @@ from bkrl.stats import curves
 from bkrl.stats.curves import Series
 
 _SEED = re.compile(r"(-d\d+)?(-l\d+)?-s\d+$")  # of the names of a study's runs
+NO_EFFECT = "–"  # in place of a setting's value
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
 
 
@@ -250,7 +251,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         parts += [
             f"{key}={run.settings.get(key, 'default')}"
             for key in sorted(keys)
-            if run.settings.get(key, "") != common[key]
+            if run.settings.get(key, "") not in (common[key], NO_EFFECT)
         ]
         labels.append(run.alg + (f" ({', '.join(parts)})" if parts else ""))
     return labels
