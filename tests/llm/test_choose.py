@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bkrl.core.errors import UsageError
 from bkrl.llm import open_backend
 from bkrl.llm.choose import Calibration, Chooser, ClosedQuestion, Phrasing, calibration, read_answer, settled
 from bkrl.llm.protocol import Message, Reply, Request, chances
@@ -134,5 +135,7 @@ def test_controls_know_nothing_and_say_so():
     said = {name: asyncio.run(open_backend(name).complete(request)).text for name in ("equal", "random:1", "random:2")}
     assert read_answer(said["equal"], ("1", "2"))[0] == pytest.approx(np.log([0.5, 0.5]))
     assert said["random:1"] != said["random:2"]
+    with pytest.raises(UsageError, match="takes no model name, but a number that it draws by, random:1"):
+        open_backend("random:labels")
     assert said["random:1"] == asyncio.run(open_backend("random:1").complete(request)).text
     assert "control" in open_backend("random").facts()["annotator"]

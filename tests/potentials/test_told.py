@@ -105,5 +105,8 @@ def test_what_cannot_answer_is_refused_in_one_sentence(data, tmp_path):
     with pytest.raises(InputError, match="'label' run is needed"):
         train_rm.run(TrainRmConfig(data.path, out=tmp_path / "rm"), Reporter())
     assert not (tmp_path / "rm").exists()
-    with asker(lambda request: "I cannot say") as session, pytest.raises(RunFailed, match="Not one usable answer"):
-        told_by(session, data, 5)
+    with (
+        asker(lambda request: "I cannot say") as session,
+        pytest.raises(RunFailed, match="Not one of 3 captions has a clear answer"),
+    ):
+        told_by(session, data, 3)

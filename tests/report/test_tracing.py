@@ -128,7 +128,16 @@ def test_the_hash_of_a_file_is_its_own_and_that_of_a_run_its_manifests(study: Pa
 
 def test_a_sample_is_a_run_too(capsys: pytest.CaptureFixture[str]):
     run_command(["trace", "sample:bk-code-minigrid"])
-    assert capsys.readouterr().out.startswith("train-rm sample:bk-code-minigrid")
+    told = capsys.readouterr()
+    assert told.out.startswith("train-rm sample:bk-code-minigrid")
+    assert "its dataset experience-minigrid does not ship with bkrl, so" in told.err
+
+
+def test_what_is_neither_run_nor_figure_is_told_from_them(copy: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_command(["trace", str(copy / "shaped" / "manifest.json")]) == 3
+    assert "is not a PNG; name a run, or a PNG or HTML file of a report." in capsys.readouterr().err
+    assert run_command(["trace", str(copy)]) == 3
+    assert "it has no config.json; name the folder of one" in capsys.readouterr().err
 
 
 def test_a_manifest_of_another_program_is_passed_by(study: Path, tmp_path: Path):

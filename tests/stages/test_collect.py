@@ -220,6 +220,10 @@ def test_explorers_that_cannot_be_are_refused(tmp_path: Path) -> None:
         run(config, Reporter())
     with pytest.raises(InputError, match="nobody"):
         run(replace(config, explorer=str(tmp_path / "nobody")), Reporter())
+    with pytest.raises(
+        UsageError, match="There is no explorer 'robot'. Did you mean 'bot'\\? Known: rnd, random, bot,"
+    ):
+        run(replace(config, explorer="robot"), Reporter())
     with pytest.raises(UsageError, match="--num-envs has no effect with --explorer random"):
         run(replace(config, explorer="random", ppo=SMALL), Reporter())
     assert without_effect(config, ["steps"]) == {"steps": "--explorer rnd, which learns"}

@@ -483,6 +483,32 @@ def test_whose_knowledge_each_curve_is(tmp_path: Path) -> None:
     assert "Nothing on this page shows what a language model knows" not in said
 
 
+def test_what_had_no_effect_on_labels_sets_no_method_apart(tmp_path: Path) -> None:
+    """Open questions have no criteria; a score says only how good the answers were."""
+    data, runs = collect(tmp_path), []
+    for name, asked in (("mission", {"llm": "local:qwen", "criteria": "mission"}), ("rules", {"score": "exact"})):
+        label(tmp_path / name, "pref", dataset=data, **asked)
+        potential = train_rm(tmp_path / name, "pref", dataset=data)
+        runs += [train_rs(tmp_path, "bk-pref", s, potential=potential, name=f"{name}-s{s}") for s in (1, 2, 3)][
+            : 2 + (name == "mission")
+        ]
+    result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report"), Listener())
+    found = json.loads(result.file("results.json").read_text())
+    assert {row["label"]: row["n"] for row in found["envs"][0]["rows"]} == {
+        "bk-pref (local:qwen)": 3,
+        "bk-pref (rules)": 2,
+    }
+
+
+def test_a_folder_with_a_potential_report_is_reported_on(tmp_path: Path) -> None:
+    chain(tmp_path)
+    worth = Run.renew(tmp_path / "worth", stage="potential-report", config={}, inputs={"p": tmp_path / "rm-pref"})
+    worth.write_json("quality.json", {"potentials": {}})
+    worth.finish(["quality.json"])
+    text, _ = told([tmp_path], tmp_path)
+    assert "ppo n = 1" in text
+
+
 def test_episodes_step_by_step_stand_beside_it(tmp_path):
     """The page of `bkrl play`, with Φ of each potential; one that cannot be opened has none."""
     data = write_env(tmp_path / "data", "BabyAI-Text-GoToLocal-RedBall-S20", episodes=20)

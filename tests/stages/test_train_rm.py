@@ -412,6 +412,7 @@ def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
     result = run(TrainRmConfig(labels=path, out=tmp_path / "rm", epochs=1), said)
     assert json.loads(result.file(REPORT).read_text())["training"]["accuracy"] is None
     assert any("Test accuracy – (95 % interval 0.0 to 100.0 %," in line for line in said.lines)
+    assert any(line.endswith("pairs for 1 epoch.") for line in said.lines)
     assert not any("nan" in line for line in said.lines)
 
 

@@ -50,7 +50,9 @@ def test_times_are_those_of_the_runs_that_are_most_alike(tmp_path, capsys):
     assert "2.3 h on 1, 70 min on 8" in outlook(study.cells, out, made, 1)
     assert run_command(["sweep", str(tmp_path / "toy.toml"), "--dry-run", "--measured", str(made), "--jobs", "1"]) == 0
     assert "2.3 h on 1" in capsys.readouterr().err
+    capsys.readouterr()
     assert run_command(["sweep", str(tmp_path / "toy.toml"), "--dry-run", "--measured", str(tmp_path / "none")]) == 3
+    assert capsys.readouterr().out == ""  # refused before anything is printed
 
 
 def test_a_measure_without_a_plan_is_refused(tmp_path, capsys):

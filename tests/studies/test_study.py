@@ -178,7 +178,7 @@ def test_an_env_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["bk-own:zero"]', "needs a potential of your own"),
         ('algs = ["ppo", "ppo"]', "'ppo' stands twice in algs"),
         ('algs = ["ppo", { name = "PPO", alg = "ppo" }]', "'PPO' stands twice"),
-        ('algs = [{ name = "../x", alg = "ppo" }]', "will not do for a folder"),
+        ('algs = [{ name = "../x", alg = "ppo" }]', "of the entry of algs will not do for a folder"),
         ('algs = [{ name = "nul", alg = "ppo" }]', "will not do for a folder"),
         ('algs = [{ alg = "ppo" }]', "will not do for a folder"),
         ('algs = [{ name = "a", alg = "ppo", trainrs = {} }]', "Did you mean 'train_rs'"),

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from bkrl.cli.console import visible, write_stderr
 from bkrl.core.reporter import Board, Line, Reporter, Update
@@ -18,14 +18,9 @@ NOTEBOOK_INTERVAL = 0.5
 
 def reporter() -> Reporter:
     """Live bars when stderr is a terminal that can be drawn on, a renewed line in a notebook, plain lines otherwise."""
-    if _can_draw(sys.stderr):
+    if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown"):  # those move no cursor
         return LiveReporter()
     return NotebookReporter() if _in_notebook() else PlainReporter()
-
-
-def _can_draw(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that moves its cursor: one of an editor (TERM=dumb) would show nothing at all."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
 def _in_notebook() -> bool:

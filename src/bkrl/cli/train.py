@@ -127,9 +127,7 @@ def _without(args: list[str], others: dict[str, list[str]]) -> Iterable[str]:
         name, given, _ = word.partition("=")
         if name not in others:
             yield word
-        elif not given and not _is_switch(name, others[name][0]):
-            next(left, "")
-
-
-def _is_switch(option: str, method: str) -> bool:
-    return any(one.kind in SWITCHES for one in flags_of(method_of(method).settings) if one.name == _field(option))
+        elif not given:
+            settings = flags_of(method_of(others[name][0]).settings)
+            if not any(one.kind in SWITCHES for one in settings if one.name == _field(name)):
+                next(left, "")

@@ -275,7 +275,9 @@ def _label_pairs(plan: Plan, session: AskSession) -> LabelResult:
         used = [one for some in ids[i * per : (i + 1) * per] for one in some]
         table.append(preferences.row_of(number, pair, label, status, votes, used))
     more = _calibrate_pairs(plan, table, sides)
-    shown = [{**row, "request_ids": []} if points else row for row in _first_criterion(table, len(criteria))]
+    # Order and place are measured on the requests of the first criterion alone.
+    first = [[] if points else row["request_ids"][: len(row["request_ids"]) // len(criteria)] for row in table]
+    shown = [{**row, "request_ids": asked} for row, asked in zip(table, first, strict=True)]
     facts = of_pairs(plan.dataset, plan.card, shown, record.responses.rows, by_rules=False, read=closed_choice)
     spread = float(np.std(odds[agree])) if agree.any() else 0.0
     facts |= {"log_odds_spread": spread, "inconsistent": sum(row["status"] == "inconsistent" for row in table), **more}
@@ -307,11 +309,6 @@ def _why(answers: Sequence[ClosedAnswer]) -> str:
         return bad[-1]
     unclear = any(np.isnan(answer.scores).any() for answer in answers)
     return "unparsed" if unclear else "inconsistent"
-
-
-def _first_criterion(table: Sequence[dict[str, Any]], criteria: int) -> list[dict[str, Any]]:
-    """The rows with the requests of the first criterion alone, on which order and place are measured."""
-    return [{**row, "request_ids": row["request_ids"][: len(row["request_ids"]) // criteria]} for row in table]
 
 
 def _calibrate_pairs(plan: Plan, table: list[dict[str, Any]], sides: NDArray[np.float64]) -> dict[str, Any]:

@@ -251,7 +251,7 @@ def in_words(facts: Facts) -> str:
         said = (
             "" if order is None else " Rank correlation with exact importance: {} ({}, n = {}).".format(*cells(order))
         )
-        return f"{facts['working']} of {facts['candidates']} programs work; chosen: round {chosen['round']}.{said}"
+        return f"Working programs: {facts['working']} of {facts['candidates']}; chosen: round {chosen['round']}.{said}"
     if "queries" in facts:
         return f"{facts['distinct_goals']:,} distinct goals from {facts['queries']:,} queries."
     tie = facts["tie"]["rate"]

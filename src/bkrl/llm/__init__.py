@@ -96,8 +96,9 @@ def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  
     """
     kind, colon, name = spec.partition(":")
     make = annotators().get(kind)
-    if kind in EMBEDDED and colon and kind != "random":
-        raise UsageError(f"--llm {kind} takes no model name.")
+    if kind in EMBEDDED and colon and not (kind == "random" and name.isdecimal()):
+        seed = ", but a number that it draws by, random:1" if kind == "random" else ""
+        raise UsageError(f"--llm {kind} takes no model name{seed}.")
     if kind in OF_OTHERS and not name:
         raise UsageError(f"--llm {kind} needs a name after a colon: {BACKENDS.help(kind)}.")
     return make(name, connection)

@@ -275,11 +275,6 @@ def _chosen(logits: Tensor, actions: Tensor) -> Tensor:
     return logits.gather(1, actions[:, None]).squeeze(1)
 
 
-def _forgotten(logits: Tensor, actions: Tensor) -> Tensor:
-    """q when it is not known which action was taken."""
-    return logits.mean(1)
-
-
 _Forward = Callable[[Tensor, Callable[[Tensor, Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
@@ -315,7 +310,7 @@ def least_squares(
             best, best_epoch = explained, epoch
             kept = {key: value.clone() for key, value in network.state_dict().items()}
     network.load_state_dict(kept)
-    return best, score(_forgotten), best_epoch
+    return best, score(lambda q, actions: q.mean(1)), best_epoch  # where it is not known which action was taken
 
 
 def _finish(

@@ -45,7 +45,9 @@ def told_by(
     answers = chooser.ask(questions, "ask which action is best")
     together, agree = settled(np.stack([one.scores for one in answers if one is not None]))
     if not agree.any():
-        raise RunFailed("Not one usable answer about actions came back; ask another model.")
+        raise RunFailed(
+            f"Not one of {len(asked)} captions has a clear answer; raise --advice-captions or ask another model."
+        )
     place = np.full(len(dataset.caption_texts), -1)
     usable = np.flatnonzero(agree)
     place[asked[agree]] = usable if shuffle is None else usable[permuted(len(usable), shuffle)]

@@ -12,6 +12,7 @@ from bkrl.core.errors import BkrlError, InputError
 from bkrl.core.files import read_json, sha256
 from bkrl.runs.inputs import hash_at, input_at, input_hash
 from bkrl.runs.record import Run
+from bkrl.runs.samples import PREFIX
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 
@@ -184,7 +185,8 @@ def _link(path: Path, run: Run, name: str, input: Mapping[str, Any]) -> Link:
     recorded, digest, is_file = input["path"], input_hash(input), "sha256" in input
     place = input_at(run, name)
     if place is None:
-        problem = f"{path}: its {name} {recorded} is no longer there, so that part of its past cannot be shown."
+        gone = "does not ship with bkrl" if str(path).startswith(PREFIX) else "is no longer there"
+        problem = f"{path}: its {name} {recorded} {gone}, so that part of its past cannot be shown."
     elif hash_at(place, input) != digest:
         problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
     else:

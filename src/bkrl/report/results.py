@@ -33,7 +33,8 @@ def results_of(
     comparisons, threshold = [comparison for comparison, _ in compared], config.threshold
     instead = "" if config.measure == ReportConfig.measure else f"{config.measure} of the evaluations, in its place."
     held = set_of_all((one.env, one.seed) for one in trained)
-    said = [*([sentence_of(held)] if held else []), *([_TRUTH] if any(map(_by_truth, chain.of("label"))) else [])]
+    by_truth = any(one.facts.get("llm", one.config.get("llm")) == "votes" for one in chain.of("label"))
+    said = [*([sentence_of(held)] if held else []), *([_TRUTH] if by_truth else [])]
     models = _models(chain, comparisons)
     said += [*models, *problems]
     found = words.findings(comparisons, threshold, not models and any(map(_by_rules, chain.of("label"))), said)
@@ -58,10 +59,6 @@ _TRUTH = (
     "Labels of the votes annotator are the truth that success is judged by: an upper bound, and no knowledge that an "
     "agent could have."
 )
-
-
-def _by_truth(labels: Node) -> bool:
-    return labels.facts.get("llm", labels.config.get("llm")) == "votes"
 
 
 def _models(chain: Chain, comparisons: Sequence[Comparison]) -> list[str]:

@@ -8,15 +8,16 @@ import numpy as np
 
 from bkrl.core.errors import UsageError
 from bkrl.core.files import plain, to_json
-from bkrl.core.flags import flags_of
+from bkrl.core.flags import flags_of, without_effect
 from bkrl.inspect.report import doubts_of
+from bkrl.labelers.config import LabelConfig
 from bkrl.llm import LOCAL_MODELS, UNINFORMED
 from bkrl.methods import find_method, with_setting
 from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
 from bkrl.report.forms import form_of, guarantee_of
-from bkrl.report.groups import SUCCESS, Trained
+from bkrl.report.groups import NO_EFFECT, SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
 from bkrl.stats.curves import series_of
 from bkrl.verbs import VERBS
@@ -63,7 +64,7 @@ def _made_alike(chain: Chain) -> dict[str, str]:
     content: dict[str, str] = {}
     alike: dict[str, list[str]] = {}
     for key, node in chain.nodes.items():
-        if node.run is None or not node.sound:
+        if node.run is None or not node.sound or node.stage not in VERBS:
             continue
         # potential.json names where its inputs lie, so it is left out; what else a potential is stands in other files.
         made = {name: one["sha256"] for name, one in node.run.manifest["outputs"].items() if name != FILE}
@@ -162,6 +163,9 @@ def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
     method = find_method(str(config.get("alg"))) if stage == "train-rs" else None
     own = flags_of(VERBS[stage] if method is None else method.settings)
     values = {".".join(one.path): plain(one.of(config)) for one in own if one.flag.must_agree}
+    if stage == "label":  # open questions have no criteria
+        asked = LabelConfig(**{one.name: one.of(config) for one in own})
+        values |= dict.fromkeys(without_effect(asked, values), NO_EFFECT)
     others = config.keys() - {one.path[0] for one in own}
     values |= {name: config[name] for name in others if stage != "train-rs" or not with_setting(name)}
     return {f"{prefix}{name}": str(value) for name, value in values.items() if value is not None}

@@ -45,7 +45,7 @@ def find(path: Path, stages: Sequence[str]) -> Path:
     if not path.is_dir():
         raise no_run(path, stages)
     if not (path / CONFIG).exists():
-        raise InputError(f"{path} is not a bkrl run: it has no config.json.")
+        raise InputError(f"{path} is not a bkrl run: it has no config.json; name the folder of one, given as --out.")
     return path
 
 

@@ -25,6 +25,7 @@ from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of, option_name
 from bkrl.core.jit import announced
+from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.writer import DatasetWriter
@@ -33,6 +34,7 @@ from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
 from bkrl.methods import curiosity
+from bkrl.runs.folder import locate
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import MISSION_NOT_VISIBLE, to_do
@@ -54,6 +56,11 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     config = config.in_language_of(facts.language)
     describe = captioner(config.env, config.language)
     check_tracker(config.track)
+    if config.explorer not in _NAMED and not locate(Path(config.explorer)).exists() and "/" not in config.explorer:
+        near = did_you_mean(config.explorer, _NAMED)
+        raise UsageError(
+            f"There is no explorer '{config.explorer}'.{near} Known: rnd, random, bot, or a run of a policy."
+        )
     source = None if config.explorer in _NAMED else Run.open(Path(config.explorer), "train-rs")
     learner, agent, trained = None, None, 0
     if config.explorer != "rnd":

@@ -50,7 +50,7 @@ def name_of_folder(table: Mapping[str, Any], what: str) -> str:
     name = table.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".") or _RESERVED.fullmatch(name):
         raise UsageError(
-            f"The name {name!r} of a {what} will not do for a folder: letters, digits and . _ + - (at most 64, "
+            f"The name {name!r} of the {what} will not do for a folder: letters, digits and . _ + - (at most 64, "
             "beginning with a letter or digit)."
         )
     return name

@@ -195,7 +195,7 @@ def _seen(mask: Tensor) -> Tensor | None:
 def _attended(attention: Any, queries: Tensor, source: Tensor, bias: Tensor | None, seen: Tensor | None) -> Tensor:
     """(B, L, D): queries (B or 1, L, D) that look at what is `seen` of source (B, S, D), with a bias (1, H, L, S)."""
     q, k, v = (
-        _heads(attention, layer(of))
+        layer(of).unflatten(2, (-1, attention.key_value_proj_dim)).transpose(1, 2)  # (B, L, H W) → (B, H, L, W)
         for layer, of in ((attention.q, queries), (attention.k, source), (attention.v, source))
     )
     return _out(attention, _attend(q.expand(len(k), -1, -1, -1), k, v, bias, seen))
@@ -228,11 +228,6 @@ def _across(attention: Any, queries: Tensor, source: EncoderStates) -> Tensor:
 def _plain(layer: Any) -> bool:
     """Whether a layer is its weights: an adapter adds to them."""
     return type(layer) is nn.Linear and layer.bias is None
-
-
-def _heads(attention: Any, states: Tensor) -> Tensor:
-    """(B, L, H W) → (B, H, L, W)."""
-    return states.unflatten(2, (-1, attention.key_value_proj_dim)).transpose(1, 2)
 
 
 def _out(attention: Any, heads: Tensor) -> Tensor:

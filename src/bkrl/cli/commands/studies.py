@@ -19,12 +19,12 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         study = load_study(settings.study, settings.folder, settings.llm)
         cells = chosen(study, settings.folder, settings.only)
         if settings.dry_run:
-            console.print_rows(("cell", "stage", "steps", "state"), sweep.listed(cells, settings.folder), as_json)
             measured = settings.measured or settings.folder
-            if said := outlook(cells, settings.folder, measured, settings.jobs or cores()):
-                progress.reporter().say(said)
-            elif settings.measured:
+            if not (said := outlook(cells, settings.folder, measured, settings.jobs or cores())) and settings.measured:
                 raise InputError(f"{measured} holds no run that was timed; name the folder of a study.")
+            console.print_rows(("cell", "stage", "steps", "state"), sweep.listed(cells, settings.folder), as_json)
+            if said:
+                progress.reporter().say(said)
             return
         from bkrl.studies.executors.shell import script
 

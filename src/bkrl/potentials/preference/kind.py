@@ -142,14 +142,14 @@ def net_config(
 
 
 def _sentences(found: Fit, most: int) -> list[str]:
-    epochs = f"for {found.epochs} epochs"
+    epochs = f"for {found.epochs} epoch{'s' * (found.epochs != 1)}"
     if found.epochs < most:
         epochs = f"until their validation loss no longer fell ({found.epochs} of at most {most} epochs)"
     said = [
         f"Test accuracy {percent(found.accuracy, 1)} (95 % interval "
-        f"{percents(found.accuracy_low, found.accuracy_high, 1)}, {found.pairs_test} pairs of unseen episodes), "
+        f"{percents(found.accuracy_low, found.accuracy_high, 1)}, {found.pairs_test:,} pairs of unseen episodes), "
         f"calibration error {found.calibration_error:.3f} ({found.calibration_error_before:.3f} without its "
-        f"temperature of {found.temperature:.2f}); trained on {found.pairs_train} pairs {epochs}."
+        f"temperature of {found.temperature:.2f}); trained on {found.pairs_train:,} pairs {epochs}."
     ]
     if found.disagreement is not None and found.spread is not None:
         said.append(

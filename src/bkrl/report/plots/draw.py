@@ -230,7 +230,7 @@ def identity_of(path: Path) -> str:
         with Image.open(path, formats=["PNG"]) as image:
             found = image.info.get(IDENTITY)
     except (UnidentifiedImageError, ValueError, Image.DecompressionBombError):
-        raise InputError(f"{path} is not a PNG.") from None
+        raise InputError(f"{path} is not a PNG; name a run, or a PNG or HTML file of a report.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
     if found is None:
