@@ -257,6 +257,17 @@ def test_an_env_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsy
     assert not (tmp_path / "o").exists()
 
 
+def test_an_annotator_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsys):
+    for llm, said in (("rulez", "There is no llm 'rulez'. Did you mean 'rules'"), ("local:x", "There is no model 'x'")):
+        text = SECTION + f'algs = ["bk-code"]\nlabel = {{ llm = "{llm}" }}\n'
+        (tmp_path / "s.toml").write_text(text)
+        with pytest.raises(UsageError, match=f"label in .*: {said}"):
+            load_study(str(tmp_path / "s.toml"), tmp_path)
+    assert run_command(["reproduce", "--llm", "local:x", "--out", str(tmp_path / "o")]) == 2
+    assert "There is no model 'x' in the catalogue" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
 def test_the_envs_that_docs_name_exist():
     text = Path("docs/studies.md").read_text()
     named = set(re.findall(r'env = "([^"]+)"', text))

@@ -15,6 +15,7 @@ from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs import env_spec
+from bkrl.llm import check_annotator
 from bkrl.runs.samples import PREFIX
 from bkrl.studies.section import Cell, StudySection
 from bkrl.studies.tables import check_choice, check_keys, check_unique, tables_of
@@ -102,7 +103,7 @@ def load_study(study: str, out: Path, llm: str = "") -> Study:
     if llm and (document := _asked_anew(recorded := document, llm)) == recorded:
         raise UsageError(f"The study {study} has no recorded answers; leave --llm out.")
     planned = plan(document, out, Path(study).stem)
-    _check_envs(planned.cells)
+    _check_names(planned.cells)
     return planned
 
 
@@ -178,12 +179,13 @@ def _check_earlier(sections: Sequence[StudySection]) -> None:
         above.update(cell.run_dir for cell in one.training)
 
 
-def _check_envs(cells: Sequence[Cell]) -> None:
-    """UsageError for the first cell whose env does not exist, before anything runs."""
-    asked = {env: cell for cell in reversed(cells) if (env := vars(cell.config).get("env"))}
-    for env, cell in asked.items():
+def _check_names(cells: Sequence[Cell]) -> None:
+    """UsageError for the first cell whose env or annotator does not exist, before anything runs."""
+    known = {"env": env_spec, "llm": check_annotator}
+    asked = {(of, name): cell for cell in reversed(cells) for of in known if (name := vars(cell.config).get(of))}
+    for (of, name), cell in asked.items():
         try:
-            env_spec(env)
+            known[of](name)
         except UsageError as problem:
             raise UsageError(f"{cell.stage} in {cell.run_dir}: {problem}") from None
 
