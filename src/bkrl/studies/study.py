@@ -4,7 +4,7 @@ A cell is one stage with its settings. What a cell needs can be read off its set
 docs/studies.md describes the format.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -181,7 +181,7 @@ def _check_earlier(sections: Sequence[StudySection]) -> None:
 
 def _check_names(cells: Sequence[Cell]) -> None:
     """UsageError for the first cell whose env or annotator does not exist, before anything runs."""
-    known = {"env": env_spec, "llm": check_annotator}
+    known: dict[str, Callable[[str], object]] = {"env": env_spec, "llm": check_annotator}
     asked = {(of, name): cell for cell in reversed(cells) for of in known if (name := vars(cell.config).get(of))}
     for (of, name), cell in asked.items():
         try:
