@@ -138,6 +138,12 @@ def test_long_names_leave_the_line_of_a_legend_to_be_seen(page: browser.Page, ht
     assert page.run("document.scrollingElement.scrollWidth") <= 390
 
 
+def test_long_names_of_envs_in_a_sentence_fit_a_phone(page: browser.Page, html: Path):
+    page.open(html, 390, 800)
+    page.run("document.querySelector('.findings li span + span').textContent = 'Local_v0@' + 'room_size=5,'.repeat(9)")
+    assert page.run("document.scrollingElement.scrollWidth") <= 390
+
+
 def test_axes_have_names_and_numbers_sort_as_numbers(page: browser.Page, html: Path):
     page.open(html)
     names = page.run(
