@@ -248,24 +248,27 @@ def rows(validation: Validation, candidates: list[Candidate], responses: Respons
     for number, candidate in enumerate(candidates):
         values = candidate.checked.values
         details = None if values is None else measure(validation, values)
-        table.append(
-            {
-                "candidate_id": number,
-                "conversation": candidate.conversation,
-                "round": candidate.round,
-                "program": candidate.program,
-                "status": candidate.status,
-                "error": candidate.checked.error or None,
-                "score": None if details is None else details["score"],
-                "score_details": None if details is None else json.dumps(details, sort_keys=True),
-                "chosen": False,
-                "request_id": responses.add([candidate.exchange])[0],
-            }
-        )
+        table.append(row_of(number, candidate, details, responses.add([candidate.exchange])[0]))
     usable = [row for row in table if row["score"] is not None and row["score"] >= 0]
     if usable:
         max(usable, key=lambda row: (row["score"], -row["candidate_id"]))["chosen"] = True
     return table
+
+
+def row_of(number: int, candidate: Candidate, details: dict[str, Any] | None, request_id: int) -> dict[str, Any]:
+    """A row of programs.parquet that is not chosen; `details`: its score and other figures, None for no values."""
+    return {
+        "candidate_id": number,
+        "conversation": candidate.conversation,
+        "round": candidate.round,
+        "program": candidate.program,
+        "status": candidate.status,
+        "error": candidate.checked.error or None,
+        "score": None if details is None else details["score"],
+        "score_details": None if details is None else json.dumps(details, sort_keys=True),
+        "chosen": False,
+        "request_id": request_id,
+    }
 
 
 def _ordering(successes: NDArray[np.float64], others: NDArray[np.float64]) -> float | None:

@@ -29,6 +29,9 @@ from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.studies.tournament import Tournament, templates_of
 
+_OF_LABELS = ("llm", "ask", "temperature", "max_tokens", "effort", "prompt", "with_memory", "seed")
+"""Settings that a tournament asks by, as `label` does."""
+
 
 def run(config: EvolveConfig, reporter: Reporter) -> Run:
     """Hold the tournament, or go on with it.
@@ -94,11 +97,7 @@ def _plan(config: EvolveConfig) -> Plan:
                 f"{env} is a task of the second set, on which claims are made; a program that was chosen there could "
                 "claim nothing. Take tasks of the first set (docs/studies.md)."
             )
-        if (facts.family, facts.obs_shape, facts.action_names) != (
-            of_data.family,
-            of_data.obs_shape,
-            of_data.action_names,
-        ):
+        if any(vars(facts)[name] != vars(of_data)[name] for name in ("family", "obs_shape", "action_names")):
             raise UsageError(
                 f"{env} ({facts.family}) has other observations or actions than the dataset, which is of "
                 f"{dataset.env_id} ({of_data.family}); take tasks of that family."
@@ -108,15 +107,8 @@ def _plan(config: EvolveConfig) -> Plan:
     label = LabelConfig(
         config.dataset,
         variant="code",
-        llm=config.llm,
-        ask=config.ask,
         num=config.rounds,
         votes=config.proposals,
-        temperature=config.temperature,
-        max_tokens=config.max_tokens,
-        effort=config.effort,
-        prompt=config.prompt,
-        with_memory=config.with_memory,
-        seed=config.seed,
+        **{name: vars(config)[name] for name in _OF_LABELS},
     )
     return Plan.of(label, dataset)

@@ -1,7 +1,6 @@
 """One tournament of programs: who is asked what, who is trained with, who wins."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -18,7 +17,7 @@ from bkrl.core.spacing import end_to_end
 from bkrl.data.schema import PROGRAMS
 from bkrl.envs import env_spec
 from bkrl.inspect.report import REPORT
-from bkrl.labelers.code import Candidate, measure
+from bkrl.labelers.code import Candidate, measure, row_of
 from bkrl.labelers.config import EvolveConfig
 from bkrl.labelers.finish import finish
 from bkrl.labelers.growing import Grower
@@ -268,18 +267,8 @@ def _row(number: int, entrant: Entrant, request_id: int, *, chosen: bool) -> dic
     score = None if entrant.course is None else entrant.course.score
     details = entrant.figures and {**entrant.figures, "score": score, "quality": entrant.quality, **entrant.report}
     broken = bool(entrant.error) and candidate.status == "ok"
-    return {
-        "candidate_id": number,
-        "conversation": candidate.conversation,
-        "round": candidate.round,
-        "program": candidate.program,
-        "status": "failed" if broken else candidate.status,
-        "error": entrant.error or None,
-        "score": score,
-        "score_details": None if details is None else json.dumps(details, sort_keys=True),
-        "chosen": chosen,
-        "request_id": request_id,
-    }
+    own = {"status": "failed" if broken else candidate.status, "error": entrant.error or None, "chosen": chosen}
+    return row_of(number, candidate, details, request_id) | own
 
 
 def _entry(one: Entrant) -> dict[str, Any]:
