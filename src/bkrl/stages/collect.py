@@ -167,23 +167,9 @@ def recording_points(config: CollectConfig) -> list[int]:
 
 def explorer(config: CollectConfig) -> PPO:
     """The learner whose agent explores, untrained: `rnd`, blind to missions."""
-    return curiosity.explorer(
-        curiosity.RNDSettings(
-            "rnd",
-            env=config.env,
-            steps=config.steps,
-            seed=config.seed,
-            backend=config.backend,
-            network=config.network,
-            mission="off",
-            view=config.view,
-            int_coef=config.int_coef,
-            ppo=config.ppo,
-            hardware=config.hardware,
-        ),
-        config.ext_coef,
-        config.int_gamma,
-    )
+    names = ("env", "steps", "seed", "backend", "network", "view", "int_coef", "ppo", "hardware")
+    settings = curiosity.RNDSettings("rnd", mission="off", **{name: vars(config)[name] for name in names})
+    return curiosity.explorer(settings, config.ext_coef, config.int_gamma)
 
 
 def _record(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from bkrl.agents import load_agent
@@ -200,21 +201,10 @@ def measure(episodes: Sequence[Episode], names: Sequence[str] = ()) -> dict[str,
         scores["unlocked"] = dict(zip(names, unlocked.mean(0).tolist(), strict=True))
         figures["achievements"] = unlocked.sum(1).astype(float)
     for name, values in figures.items():
-        interval = t_interval(values)
-        scores[name] = {
-            "mean": float(values.mean()),
-            "low": interval.low,
-            "high": interval.high,
-            "std": float(values.std(ddof=1)) if len(values) > 1 else None,
-        }
-    own = metrics_of(episodes)
-    if own:
-        scores["metrics"] = {}
-    for name, values in own.items():
-        if len(values):
-            interval = t_interval(values)
-            mean = {"mean": float(values.mean()), "low": interval.low, "high": interval.high}
-            scores["metrics"][name] = {**mean, "episodes": len(values)}
+        scores[name] = {**_mean(values), "std": float(values.std(ddof=1)) if len(values) > 1 else None}
+    if own := metrics_of(episodes):
+        known = {name: values for name, values in own.items() if len(values)}
+        scores["metrics"] = {name: {**_mean(values), "episodes": len(values)} for name, values in known.items()}
     scores["episodes"] = [
         {
             "seed": e.seed,
@@ -228,6 +218,11 @@ def measure(episodes: Sequence[Episode], names: Sequence[str] = ()) -> dict[str,
         for e in episodes
     ]
     return scores
+
+
+def _mean(values: NDArray[np.floating]) -> dict[str, float]:
+    found = t_interval(values)
+    return {"mean": found.estimate, "low": found.low, "high": found.high}
 
 
 def write_gif(frames: Sequence[np.ndarray]) -> bytes:

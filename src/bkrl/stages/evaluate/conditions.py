@@ -111,10 +111,9 @@ def path_of(name: str) -> Path:
         return FOLDER / f"{name}.toml"
     path = Path(name)
     if not path.is_file():
-        shipped = ", ".join(SHIPPED)
         raise UsageError(
             f"--conditions: there is no file {name} and no set of that name.{did_you_mean(name, SHIPPED)} Shipped: "
-            f"{shipped}."
+            f"{', '.join(SHIPPED)}."
         )
     return path
 
