@@ -26,10 +26,26 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import make, make_vec
 from bkrl.envs.babyai import FAMILY, runs_natively
 from bkrl.envs.babyai.captions import caption
-from bkrl.envs.babyai.constants import DROP, FORWARD, LEFT, OBS_SHAPE, PICKUP, RIGHT, TOGGLE
+from bkrl.envs.babyai.constants import (
+    COLOR_NAMES,
+    DROP,
+    FORWARD,
+    LEFT,
+    OBS_SHAPE,
+    PICKUP,
+    RIGHT,
+    STATE_NAMES,
+    TOGGLE,
+    TYPE_NAMES,
+    WALL,
+)
+from bkrl.envs.babyai.drawing import parts
+from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.glam import LEVELS as GLAM
 from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.pcg64 import read_stream
 from bkrl.envs.babyai.reference import ReferenceBabyAI
+from bkrl.envs.babyai.state import MARGIN
 
 Cell = tuple[int, int]
 
@@ -194,6 +210,31 @@ def first_step(grid: Any, start: Cell, goal: Cell) -> int | None:
     return None
 
 
+def stream_in(engine: Engine, index: int) -> np.random.Generator:
+    """A copy of the stream of random numbers of one of the engine's envs."""
+    generator = np.random.Generator(np.random.PCG64())
+    read_stream(engine.envs[index], generator)
+    return generator
+
+
+def in_words(engine: Engine, index: int) -> str:
+    """The whole state of one of the engine's envs."""
+    env = engine.envs[index]
+    y, x = divmod(int(env["agent"]), engine._stride)
+    lines = [
+        f"{engine.missions(np.array([index]))[0]!r} step {env['steps']} of {env['max_steps']}",
+        f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][env['heading']]}",
+    ]
+    for (row, column), cell in np.ndenumerate(engine._inner(index)):
+        kind, color, state = parts(int(cell))
+        if kind > WALL:
+            text = f"{COLOR_NAMES[color]} {TYPE_NAMES[kind]} at ({column}, {row})"
+            lines.append(f"{STATE_NAMES[state]} {text}" if TYPE_NAMES[kind] == "door" else text)
+    kind, color, _ = parts(int(env["carrying"]))
+    lines.append(f"carrying a {COLOR_NAMES[color]} {TYPE_NAMES[kind]}" if kind else "carrying nothing")
+    return "\n".join(lines)
+
+
 def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counter[str], **options: Any) -> None:
     """Run envs of one id with these seeds for so many steps each; Mismatch where anything differs."""
     native = make_vec(env_id, len(seeds), **options)
@@ -208,14 +249,14 @@ def compare(env_id: str, stream: str, seeds: list[int], steps: int, seen: Counte
             raise Mismatch(
                 f"{what} differs: {env_id}, seed {seeds[n]}, step {at} of the {stream} stream\n"
                 f"engine: {ours}\nminigrid: {theirs}\n"
-                f"--- engine's env\n{native.engine.describe(n)}\n"
+                f"--- engine's env\n{in_words(native.engine, n)}\n"
                 f"--- minigrid's env\n{references[n].inner.mission!r} step {references[n].inner.step_count} of "
                 f"{references[n].inner.max_steps}, carrying {references[n].inner.carrying}\n{references[n].inner}"
             )
 
     def check_new_episode(n: int) -> None:
         check("mission", n, native.missions()[n], references[n].mission)
-        check("random stream", n, str(native.engine.generator(n).bit_generator.state), str(stream_of(references[n])))
+        check("random stream", n, str(stream_in(native.engine, n).bit_generator.state), str(stream_of(references[n])))
         check("step limit", n, native.engine.envs["max_steps"][n], references[n].inner.max_steps)
 
     views, _ = native.reset(seed=seeds)

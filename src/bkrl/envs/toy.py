@@ -11,6 +11,7 @@ Each is a table: S places, A actions, one successor each. The observation is the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -206,34 +207,22 @@ class ToyVectorEnv(BaseVectorEnv):
         return _picture(self.table, int(self._place[index]))
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        """Places, clocks, returns, and the PCG64 state of every env's stream."""
-        words = []
-        for rng in self._rngs:
-            state: Any = rng.bit_generator.state
-            pcg = state["state"]
-            halves = [half for big in (pcg["state"], pcg["inc"]) for half in (big >> 64, big & (2**64 - 1))]
-            words.append([*halves, state["has_uint32"], state["uinteger"]])
+        """Places, clocks, returns, and the state of every env's stream as JSON."""
+        streams = json.dumps([rng.bit_generator.state for rng in self._rngs]).encode()
         return {
             "place": self._place.copy(),
             "age": self._age.copy(),
             "return": self._return.copy(),
-            "rng": np.array(words, np.uint64),
+            "rng": np.frombuffer(streams, np.uint8).copy(),
         }
 
     def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
         self._place, self._age = state["place"].copy(), state["age"].copy()
         self._return = state["return"].copy()
-        self._rngs = []
-        for row in state["rng"]:
-            high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in row)
-            bits = np.random.PCG64()
-            bits.state = {
-                "bit_generator": "PCG64",
-                "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
-                "has_uint32": has_uint32,
-                "uinteger": uinteger,
-            }
-            self._rngs.append(np.random.Generator(bits))
+        streams = json.loads(bytes(state["rng"]))
+        self._rngs = [np.random.default_rng() for _ in streams]
+        for rng, stream in zip(self._rngs, streams, strict=True):
+            rng.bit_generator.state = stream
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         which = np.flatnonzero(chosen)

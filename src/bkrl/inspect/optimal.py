@@ -164,7 +164,7 @@ class Explorer:
         self._template["grids"] = grids[rows]
         self._template["worlds"] = records.view(np.uint8).reshape(_ENVS, -1)
         self._bench.restore(self._template)
-        views, rewards, terminated, _, _ = self._bench.step(np.resize(tried, _ENVS))
+        views, rewards, terminated, _, _ = self._bench.step(np.resize(tried, _ENVS), np.zeros(_ENVS, bool))
         after = self._bench.snapshot()
         return (
             after["grids"][:count],

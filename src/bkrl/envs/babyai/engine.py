@@ -8,8 +8,8 @@ from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError
-from bkrl.envs.babyai.constants import COLOR_NAMES, OBS_SHAPE, WALL
-from bkrl.envs.babyai.drawing import Canvas, parts
+from bkrl.envs.babyai.constants import OBS_SHAPE
+from bkrl.envs.babyai.drawing import Canvas
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.kernels import step_envs
 from bkrl.envs.babyai.layouts import (
@@ -21,7 +21,7 @@ from bkrl.envs.babyai.layouts import (
 )
 from bkrl.envs.babyai.levels import LEVELS, recipe_of
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
-from bkrl.envs.babyai.pcg64 import read_stream, write_stream
+from bkrl.envs.babyai.pcg64 import write_stream
 from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.babyai.state import ENV, MARGIN, WALL_CELL
 from bkrl.envs.threads import Shares
@@ -59,7 +59,6 @@ class Engine:
         self.observations = np.zeros((num_envs, _VIEW_BYTES), np.uint8)
         self.begun = False
         self._max_steps = max_steps
-        self._moving = np.zeros(num_envs, np.bool_)
         self._canvas: Canvas | None = None
         self._shares = Shares(num_envs, threads, _ENVS_PER_THREAD)
         self._one_share = Shares(num_envs, 1)
@@ -82,7 +81,7 @@ class Engine:
         self.begun = self.begun or bool(chosen.all())
 
     def step(
-        self, actions: NDArray[np.int64], idle: NDArray[np.bool_] | None = None
+        self, actions: NDArray[np.int64], idle: NDArray[np.bool_]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """One action in each env that does not idle.
 
@@ -96,7 +95,7 @@ class Engine:
             self._grids,
             self.envs,
             actions,
-            self._moving if idle is None else idle,
+            idle,
             self._layouts.own_step,
             self._stride,
             self.observations,
@@ -115,12 +114,6 @@ class Engine:
     def task_kinds(self) -> NDArray[np.object_] | None:
         """(N,) the names of the running episodes' kinds of tasks; None for levels that are not of `glam`."""
         return self._layouts.task_kinds()
-
-    def generator(self, index: int) -> np.random.Generator:
-        """A copy of one env's stream of random numbers."""
-        generator = np.random.Generator(np.random.PCG64())
-        read_stream(self.envs[index], generator)
-        return generator
 
     def frame(self, index: int) -> NDArray[np.uint8]:
         """A picture of one env, (H, W, 3) uint8, as minigrid draws it with the agent's view lighter."""
@@ -173,25 +166,6 @@ class Engine:
         states = np.empty(self.num_envs, [("world", ENV), ("grid", np.uint32, shape)])
         states["world"], states["grid"] = self.envs, self._grids.reshape(-1, *shape)
         return states
-
-    def describe(self, index: int) -> str:
-        """The whole state of one env as text, for messages and for the curious."""
-        from bkrl.envs.babyai.constants import STATE_NAMES, TYPE_NAMES
-
-        env = self.envs[index]
-        y, x = divmod(int(env["agent"]), self._stride)
-        lines = [
-            f"{self.missions(np.array([index]))[0]!r} step {env['steps']} of {env['max_steps']}",
-            f"agent at ({x - MARGIN}, {y - MARGIN}) heading {['right', 'down', 'left', 'up'][env['heading']]}",
-        ]
-        for (row, column), cell in np.ndenumerate(self._inner(index)):
-            kind, color, state = parts(int(cell))
-            if kind > WALL:
-                text = f"{COLOR_NAMES[color]} {TYPE_NAMES[kind]} at ({column}, {row})"
-                lines.append(f"{STATE_NAMES[state]} {text}" if TYPE_NAMES[kind] == "door" else text)
-        kind, color, _ = parts(int(env["carrying"]))
-        lines.append(f"carrying a {COLOR_NAMES[color]} {TYPE_NAMES[kind]}" if kind else "carrying nothing")
-        return "\n".join(lines)
 
     def close(self) -> None:
         self._shares.close()

@@ -112,8 +112,6 @@ class Engine:
             np.zeros(num_envs, bool),
             np.zeros(num_envs, np.int64),
         )
-        self._moving = np.zeros(num_envs, bool)
-        self.begun = False  # has every env been reset at least once?
         self.typed = bool(game.rules.typed)
         self._table = action_table(game.rules)
         self._tasks = np.array([ACHIEVEMENTS.index(name) for name in game.tasks])
@@ -136,17 +134,15 @@ class Engine:
         )
         self.out.eval_success[chosen] = self.out.action_success[chosen] = False
         self._draw(chosen)
-        self.begun = self.begun or bool(chosen.all())
         for index in np.flatnonzero(chosen):
             self._lay_ready(int(index))
 
-    def step(self, actions: NDArray[np.int64], idle: NDArray[np.bool_] | None = None) -> None:
+    def step(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> None:
         """One action, checked by the caller, in each env that does not idle."""
         missing = rows_needed(self.out.table_ends) - self.objects.shape[1]
         if missing > 0:
             more = np.zeros((self.num_envs, max(missing, self.objects.shape[1])), OBJECT)
             self.objects = np.concatenate([self.objects, more], axis=1)
-        idle = self._moving if idle is None else idle
         self._shares.run(
             lambda start, stop: kernels.step_envs(
                 self.envs,
@@ -223,7 +219,6 @@ class Engine:
         self.objects = np.zeros((self.num_envs, rows), OBJECT)
         self.objects.view(np.uint8).reshape(self.num_envs, -1)[:, : objects.shape[1]] = objects
         self.out.table_ends[:] = self.envs["objects_end"]
-        self.begun = bool((self.envs["episode"] > 0).all())
         kernels.observe_envs(self.envs, self.objects, self._daylight, self.out.symbolic, 0, self.num_envs)
         self._draw(np.ones(self.num_envs, bool))
 
