@@ -31,11 +31,13 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn import Module
 
 from bkrl.agents.advised import Advice
 from bkrl.agents.networks import ActorCritic, rebuild_network
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
+from bkrl.core.prefixes import under
 from bkrl.data.dataset import Dataset
 
 ADVICE = "advice.safetensors"
@@ -240,12 +242,26 @@ def save(psi: Advice, folder: Path) -> tuple[list[str], dict[str, Any]]:
     """
     if psi.empty:
         return [], {"advice": None}
+    write_halves(folder / ADVICE, psi)
+    return [ADVICE], {"advice": psi.network.spec}
+
+
+def write_halves(path: Path, module: Module) -> None:
+    """The weights of what is `rounded`, in float16; a scale as it is."""
     tensors = {
         key: (value.half() if key != "scale" and value.is_floating_point() else value).contiguous()
-        for key, value in psi.state_dict().items()
+        for key, value in module.state_dict().items()
     }
-    atomic_write(folder / ADVICE, safetensors.torch.save(tensors))
-    return [ADVICE], {"advice": psi.network.spec}
+    atomic_write(path, safetensors.torch.save(tensors))
+
+
+def read_halves(path: Path) -> dict[str, Tensor]:
+    """The weights that `write_halves` wrote, in float32; InputError where the file is damaged."""
+    try:
+        tensors = safetensors.torch.load(path.read_bytes())
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); run train-rm again.") from None
+    return {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
 
 
 def load(folder: Path, settings: Mapping[str, Any]) -> Advice | None:
@@ -258,16 +274,11 @@ def load(folder: Path, settings: Mapping[str, Any]) -> Advice | None:
         raise InputError(f"{folder} holds no action advice (it was built by an earlier bkrl); run train-rm again.")
     if settings["advice"] is None:
         return None
-    try:
-        tensors = safetensors.torch.load((folder / ADVICE).read_bytes())
-        scale = float(tensors.pop("scale"))
-    except (SafetensorError, OSError, KeyError) as error:
-        raise InputError(f"{folder / ADVICE} is damaged ({error}); run train-rm again.") from None
-    weights = {
-        key.removeprefix("network."): value.float() if value.is_floating_point() else value
-        for key, value in tensors.items()
-    }
-    return Advice(rebuild_network(settings["advice"], weights), scale)
+    tensors = read_halves(folder / ADVICE)
+    if "scale" not in tensors:
+        raise InputError(f"{folder / ADVICE} is damaged ('scale'); run train-rm again.")
+    scale = float(tensors.pop("scale"))
+    return Advice(rebuild_network(settings["advice"], under(tensors, "network.")), scale)
 
 
 def _chosen(logits: Tensor, actions: Tensor) -> Tensor:

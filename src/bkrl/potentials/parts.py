@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor
 
 from bkrl.agents.build import advice_network
 from bkrl.agents.networks import ActorCritic, rebuild_network
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
@@ -79,11 +76,7 @@ class StateRaw(Raw):
         return np.asarray(vocabulary.tokens(windows.missions))
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
-        tensors = {
-            key: (value.half() if value.is_floating_point() else value).contiguous()
-            for key, value in self.network.state_dict().items()
-        }
-        atomic_write(folder / STATE, safetensors.torch.save(tensors))
+        advice.write_halves(folder / STATE, self.network)
         return [STATE], {"state": {"spec": self.network.spec, "mean": self.mean, "spread": self.spread}}
 
 
@@ -173,12 +166,7 @@ class _RestSettings(_StateSettings):
 def load_state(artefact: Artefact) -> StateRaw:
     """The state part that an artefact holds, alone or beside the whole."""
     found: _State = artefact.read_settings(_StateSettings)["state"]
-    path = artefact.part(STATE)
-    try:
-        tensors = safetensors.torch.load(path.read_bytes())
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); run train-rm again.") from None
-    weights = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+    weights = advice.read_halves(artefact.part(STATE))
     return StateRaw(rebuild_network(found["spec"], weights), found["mean"], found["spread"])
 
 
