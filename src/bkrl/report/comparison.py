@@ -38,16 +38,10 @@ class Comparison:
         return next((row for row in self.rows if row.group.is_baseline), None)
 
 
-def compare_all(groups: Sequence[Group], threshold: float, tuned: int = 0) -> list[Comparison]:
-    """One comparison for each env, never one over several. `tuned`: steps spent on choosing the methods' settings."""
-    return [
-        compare(env, [group for group in groups if group.env == env], threshold, tuned)
-        for env in dict.fromkeys(group.env for group in groups)
-    ]
-
-
 def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0) -> Comparison:
-    """The rows of one env. Every random draw is named after the env and the method: same runs, same numbers."""
+    """The rows of one env. Every random draw is named after the env and the method: same runs, same numbers. `tuned`:
+    steps spent on choosing the methods' settings.
+    """
     groups = carried_on(groups)
     notes = _seed_notes(groups) + _setting_notes(groups)
     lasts = {run.key: float(run.series[SUCCESS][0][-1]) for group in groups for run in group.runs}

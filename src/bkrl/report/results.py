@@ -6,7 +6,7 @@ from typing import Any
 
 from bkrl.core.config import ReportConfig
 from bkrl.core.reporter import percent, percents
-from bkrl.envs.sets import sentence_of, set_of_all
+from bkrl.envs.sets import SETS, set_of_all
 from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison
 from bkrl.report.costs import costs
@@ -34,7 +34,8 @@ def results_of(
     instead = "" if config.measure == ReportConfig.measure else f"{config.measure} of the evaluations, in its place."
     held = set_of_all((one.env, one.seed) for one in trained)
     by_truth = any(one.facts.get("llm", one.config.get("llm")) == "votes" for one in chain.of("label"))
-    said = [*([sentence_of(held)] if held else []), *([_TRUTH] if by_truth else [])]
+    said = [f"All runs are of the {held} set of tasks and seeds: {SETS[held].use} (docs/studies.md)."] if held else []
+    said += [_TRUTH] if by_truth else []
     models = _models(chain, comparisons)
     said += [*models, *problems]
     found = words.findings(comparisons, threshold, not models and any(map(_by_rules, chain.of("label"))), said)

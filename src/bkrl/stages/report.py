@@ -16,7 +16,7 @@ from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
-from bkrl.report.comparison import Comparison, compare_all
+from bkrl.report.comparison import Comparison, compare
 from bkrl.report.costs import timings
 from bkrl.report.evaluations import evaluations
 from bkrl.report.goals import goal_rows, points
@@ -77,7 +77,8 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     for problem in [*problems, *unused]:
         reporter.warn(problem)
     measure = config.measure.removesuffix("_rate").replace("_", " ")
-    comparisons = compare_all(groups, config.threshold, config.tuning_steps)
+    by_env = {group.env: [other for other in groups if other.env == group.env] for group in groups}
+    comparisons = [compare(env, own, config.threshold, config.tuning_steps) for env, own in by_env.items()]
     comparisons = [replace(one, measure=measure) for one in comparisons]
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
     labels = {run.key: group.name for group in groups for run in group.runs}

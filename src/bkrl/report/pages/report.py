@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bkrl.report.comparison import Comparison
 from bkrl.report.evaluations import Played
@@ -13,7 +14,6 @@ from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import Figure
 from bkrl.report.provenance import Chain
-from bkrl.stats.crossings import StepsRatio
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,6 @@ class Section:
     @property
     def collected(self) -> bool:
         return any(row.with_collection is not None for row in self.results.rows)
-
-
-@dataclass(frozen=True)
-class GlanceCell:
-    """A method in an env, at a glance; empty where it was not trained there."""
-
-    text: str = ""
-    tone: str = "open"
-    verdict: str = ""
-    ratio: StepsRatio | None = None
-
-
-@dataclass(frozen=True)
-class GlanceRow:
-    """A method in every env."""
-
-    legend: str
-    control: bool
-    cells: Sequence[GlanceCell]
 
 
 def report_page(
@@ -110,7 +91,7 @@ def _count(n: int, word: str) -> str:
     return f"{n:,} {word}{'' if n == 1 else 's'}"
 
 
-def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
+def _glance(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Every method in every env in one table: the ratio of steps and what may be said of it."""
     rows: dict[str, dict[str, ResultRow]] = {}
     for comparison in comparisons:
@@ -121,12 +102,15 @@ def _glance(comparisons: Sequence[Comparison]) -> list[GlanceRow]:
     for label, by_env in rows.items():
         group = next(iter(by_env.values())).group
         cells = [_cell(by_env.get(comparison.env)) for comparison in comparisons]
-        found.append((group.is_control, label, GlanceRow(group.legend, group.is_control, cells)))
-    return [row for _, _, row in sorted(found, key=lambda one: one[:2])]
+        line = {"legend": group.legend, "control": group.is_control, "cells": cells}
+        found.append((group.is_control, label, line))
+    return [line for _, _, line in sorted(found, key=lambda one: one[:2])]
 
 
-def _cell(row: ResultRow | None) -> GlanceCell:
+def _cell(row: ResultRow | None) -> dict[str, Any]:
+    """A method in an env; without a verdict where it was not trained there."""
     if row is None or row.against is None:
-        return GlanceCell()
+        return {"tone": "open", "verdict": ""}
     verdict, ratio = row.against.verdict, row.against.ratio
-    return GlanceCell("–" if ratio is None else ratio.text, TONE_OF[verdict.sign], verdict.words, ratio)
+    text = "–" if ratio is None else ratio.text
+    return {"text": text, "tone": TONE_OF[verdict.sign], "verdict": verdict.words, "ratio": ratio}

@@ -164,24 +164,13 @@ def _several(values: Iterable[float | None]) -> str | None:
 # --- agents
 
 
-@dataclass(frozen=True)
-class ShownAgent:
-    """A recorded episode: a GIF as data URI, whose it is and where."""
-
-    name: str
-    uri: str
-    alg: str
-    seed: str
-    env: str
-
-
-def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[ShownAgent], int]:
-    """GIFs of evaluate runs, and how many were left out.
+def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[dict[str, str]], int]:
+    """GIFs of evaluate runs as data URIs, whose they are and where; and how many were left out.
 
     One for each method and env, the first recorded of its first run, sampled actions before greedy ones: the choice
     must not look for a good episode.
     """
-    shown: list[ShownAgent] = []
+    shown: list[dict[str, str]] = []
     seen: set[tuple[str, str]] = set()
     total = count = 0
     for key, row in {one.key: one.row for one in played}.items():
@@ -197,5 +186,5 @@ def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[ShownAgent], in
         seen.add(kind)
         total += len(raw)
         uri = "data:image/gif;base64," + base64.b64encode(raw).decode("ascii")
-        shown.append(ShownAgent(first, uri, row["alg"], row["seed"], row["env"]))
+        shown.append({"name": first, "uri": uri, "alg": row["alg"], "seed": row["seed"], "env": row["env"]})
     return shown, count - len(shown)
