@@ -83,6 +83,13 @@ Concurrency = Annotated[
         seldom=True,
     ),
 ]
+Annotator = Annotated[
+    str,
+    Flag(
+        "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME, gguf:PATH, hf:NAME_OR_PATH",
+        pooled=True,
+    ),
+]
 
 
 MOST_REQUESTS = Flag("send at most this many requests in this run; 0: no limit", least=0, identity=False)

@@ -240,8 +240,13 @@ def _atomically(path: Path, write: Any) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     with suppress(OSError):  # some file systems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

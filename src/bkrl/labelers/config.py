@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bkrl.core.config import AskConfig, Concurrency, Fresh, Seed, Threads
+from bkrl.core.config import Annotator, AskConfig, Concurrency, Fresh, Seed, Threads
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.llm import LOCAL_MODELS
 
@@ -180,13 +180,7 @@ class EvolveConfig(AskConfig):
         str, Flag('envs to train in, divided by blanks ("A B"): of the first set, on which nothing may be claimed')
     ] = ""
     out: Annotated[Path | None, Flag("run directory  [default: logs/evolve-DATASET-sSEED]", identity=False)] = None
-    llm: Annotated[
-        str,
-        Flag(
-            "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME, gguf:PATH, hf:NAME_OR_PATH",
-            pooled=True,
-        ),
-    ] = "rules"
+    llm: Annotator = "rules"
     ask: Annotated[
         Literal["default", "open", "closed"],
         Flag(

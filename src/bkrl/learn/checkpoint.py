@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from bkrl.core.errors import BkrlError, InputError, RunFailed
-from bkrl.core.files import CONTINUE, atomic_write, read_json, sha256, to_json
+from bkrl.core.files import CONTINUE, atomic_write, read_json, sha256, sync_folder, to_json
 
 _TENSORS, _STATE, _MANIFEST = "state.safetensors", "state.json", "manifest.json"
 
@@ -81,7 +81,7 @@ class Checkpoints:
             if target.exists():
                 shutil.rmtree(target)
             temporary.rename(target)
-            _sync(self.folder)
+            sync_folder(self.folder)
         except OSError as error:
             raise RunFailed(f"The checkpoint {target} cannot be written ({error.strerror}); {CONTINUE}") from None
         finally:
@@ -167,11 +167,3 @@ def _as_arrays(tensors: Mapping[str, Tensor | np.ndarray]) -> tuple[dict[str, np
             array = array.reshape(-1).view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
         arrays[name] = array
     return arrays, text
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -75,7 +75,6 @@ class DRRN(Learner):
         self.step = self.episodes = self.updates = 0
         self._seen: Views | None = None  # (N,) rows, what the agents see now
         self._symbols = self._rows = np.zeros(0, np.uint8)
-        # Sums over all episodes but those of the last iteration that had some (g6).
 
     def iterate(self) -> dict[str, float]:
         """One iteration; returns its metrics. `time/…` are seconds.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bkrl.core.config import AskConfig
+from bkrl.core.config import Annotator, AskConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import PPOSettings, facts_of, learner_of, policy_of, set_up
@@ -31,13 +31,7 @@ _REPLY_TOKENS = 60
 class OnlineSettings(AskConfig, PPOSettings):
     """Settings of bk-online."""
 
-    llm: Annotated[
-        str,
-        Flag(
-            "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME, gguf:PATH, hf:NAME_OR_PATH",
-            pooled=True,
-        ),
-    ] = "rules"
+    llm: Annotator = "rules"
     label_every: Annotated[
         int, Flag("env steps after which pairs are asked about, answers accepted and Φ fitted again", least=1)
     ] = 16_384
