@@ -90,7 +90,7 @@ def test_a_tokenizer_knows_every_text_and_comes_back():
 
 def test_an_agent_reads_each_prompt_once_and_comes_back(tmp_path):
     envs = make_vec("BabyAI-MixedTrainLocal-v0@actions=canonical,num_dists=1", 2)
-    agent = new_drrn(envs, 400, Reading(observations=2), Wording(words="nouns"), seed=3, steps=4)
+    agent = new_drrn(envs, 400, Reading(observations=2), Wording(words="nouns"), seed=3)
     assert agent.action_names[0] == "turn left"
     view = Viewer(envs, agent)
     views = view(envs.reset(seed=0)[0], np.ones(2, bool))[[0, 0, 1]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bkrl.agents.q import QAgent, q_network
+from bkrl.agents.q import QAgent, QNetwork
 from bkrl.data.views import Views
 from bkrl.envs import env_spec, family, make_vec
 from bkrl.learn.pqn import PQN, RectifiedAdam, q_lambda_targets
@@ -72,12 +72,10 @@ def test_rectified_adam_steps_as_radam_does_once_the_variance_is_known():
 
 def agent(env_id="Toy-TwoExits", **settings):
     facts = env_spec(env_id)
-    network = q_network(
-        family(facts.family).symbols(facts.obs_shape),
-        len(facts.action_names),
-        3,
-        **{"hidden": 16, "layer_norm": True, "dueling": False, **settings},
-    )
+    symbols = family(facts.family).symbols(facts.obs_shape)
+    made = {"hidden": 16, "layer_norm": True, "dueling": False, **settings}
+    network = QNetwork(symbols, len(facts.action_names), **made)
+    network.initialise(3)
     return QAgent(network, facts.env_id, facts.family, facts.action_names)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.network import NetworkAgent, words_of
 from bkrl.agents.networks import ActorCritic, of_spec
-from bkrl.agents.networks.missions import WordTable
+from bkrl.agents.networks.missions import WordTable, vocabulary_of
 from bkrl.agents.protocol import Inputs, State
 from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
@@ -47,8 +47,7 @@ class Advice(nn.Module):
     @property
     def vocabulary(self) -> WordTable | None:
         """The words of missions that it knows; None if it reads none."""
-        mission: Any = dict(self.network.named_children()).get("mission")
-        return None if mission is None else mission.vocabulary
+        return vocabulary_of(self.network)
 
     @torch.no_grad()
     def forward(self, observations: Tensor, words: Tensor | None = None) -> Tensor:

@@ -37,6 +37,7 @@ from bkrl.text.tokenizer import Tokenizer
 from bkrl.text.wording import Wording
 
 WIDTH = 128
+_RANDOM_STEPS = 32
 
 
 class DRRNNetwork(nn.Module):
@@ -202,9 +203,7 @@ class DRRNAgent(Agent):
         return agent
 
 
-def new_drrn(
-    envs: BaseVectorEnv, vocabulary: int, reading: Reading, wording: Wording, seed: int, steps: int = 32
-) -> DRRNAgent:
+def new_drrn(envs: BaseVectorEnv, vocabulary: int, reading: Reading, wording: Wording, seed: int) -> DRRNAgent:
     """An agent with fresh weights, and a tokenizer that is trained on what it would read while it acts at random.
 
     Args:
@@ -212,7 +211,6 @@ def new_drrn(
         vocabulary: most tokens.
         reading, wording: see `DRRNAgent`.
         seed: of the weights.
-        steps: of acting at random.
     """
     view = Viewer(
         envs, SimpleNamespace(wants=wants_of(reading), wording=wording, observations=reading.observations, goals=None)
@@ -220,7 +218,7 @@ def new_drrn(
     worded, rng, N = wording.of(envs.env_spec), generator(seed, "corpus"), envs.num_envs
     seen, started = envs.reset(seed=derive_seed(seed, "corpus"))[0], np.ones(N, bool)
     corpus: list[Any] = list(worded.action_names)
-    for _ in range(steps):
+    for _ in range(_RANDOM_STEPS):
         corpus += prompts(FORMS[reading.form], view(seen, started), worded)[0]
         actions = rng.integers(0, len(worded.action_names), N)
         view.acted(actions)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bkrl.agents import FORMAT
 from bkrl.agents.networks import check_fit, of_spec
 from bkrl.agents.networks.layers import to_device
-from bkrl.agents.networks.missions import WordTable
+from bkrl.agents.networks.missions import WordTable, vocabulary_of
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
 from bkrl.agents.weights import check_files, finite, read_weights, write_weights
 from bkrl.core.errors import InputError
@@ -79,8 +79,7 @@ class NetworkAgent(TrainableAgent):
     @property
     def vocabulary(self) -> WordTable | None:
         """The words of missions that it knows; None if it reads none."""
-        mission: Any = dict(self.module.named_children()).get("mission")
-        return None if mission is None else mission.vocabulary
+        return vocabulary_of(self.module)
 
     @property
     def spec(self) -> dict[str, Any]:

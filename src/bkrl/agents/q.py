@@ -93,15 +93,6 @@ class QNetwork(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
-def q_network(
-    symbols: Symbols, num_actions: int, seed: int, *, hidden: int, layer_norm: bool, dueling: bool
-) -> QNetwork:
-    """A network with its first weights."""
-    network = QNetwork(symbols, num_actions, hidden, layer_norm, dueling)
-    network.initialise(seed)
-    return network
-
-
 class QAgent(GoalAgent):
     """An agent that takes the action of highest value, and with probability ε any action.
 

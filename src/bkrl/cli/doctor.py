@@ -45,9 +45,10 @@ def _env(env_id: str) -> str:
 
 
 def _sandbox() -> str:
-    from bkrl.sandbox.level import describe_level
+    from bkrl.sandbox.level import describe_layers, self_test
 
-    return describe_level()
+    tested = self_test()
+    return f"level {tested.level}: {describe_layers(tested.layers)}"
 
 
 def _torch() -> str:

@@ -89,11 +89,6 @@ def set_of_all(runs: Iterable[tuple[str, int]]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def sentence_of(name: str) -> str:
-    """What a report says of a set."""
-    return f"All runs are of the {name} set of tasks and seeds: {SETS[name].use} (docs/studies.md)."
-
-
 def check_task(name: str, env: str, where: str) -> None:
     """UsageError for a task that is not one of a set's. `where`: what asks for it, as a subject."""
     held = SETS[name]

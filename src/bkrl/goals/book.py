@@ -99,7 +99,7 @@ class GoalBook(BaseBook):
         self._sensible, self._to_judge = Kinds(A, dtype=bool), list[int]()
         self.possible = np.array([deed in situations.possible for deed in situations.deeds])
         # Many situations have the same goals
-        self._mask = lru_cache(1 << 12)(self._mask_of)
+        self._mask = lru_cache(1 << 12)(lambda deeds: np.array([deed in deeds for deed in situations.deeds]))
         self._matched = lru_cache(1 << 12)(self._match)
         # Sorted keys and their rows, so that a look-up of many keys is one search. Those that came last are not among
         # them: sorting at each arrival took most of the time once a run had met a hundred thousand.
@@ -157,9 +157,6 @@ class GoalBook(BaseBook):
             met = np.fromiter(self._row_of, np.int64, len(self._row_of))
             self._rows = np.argsort(met)
             self._sorted = met[self._rows]
-
-    def _mask_of(self, deeds: tuple[str, ...]) -> NDArray[np.bool_]:
-        return np.array([deed in deeds for deed in self.situations.deeds])
 
     def _match(self, goals: Goals) -> tuple[Goals, NDArray[np.float32], int]:
         """Goals in their normal form, what each deed is paid for them, and how many no deed reaches."""

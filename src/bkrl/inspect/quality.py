@@ -23,6 +23,8 @@ _EXAMPLES = 4
 _EXAMPLE_STEPS = 60
 _ENDS = 400
 _COURSES = 40
+_OTHERS = 2000
+"""Windows that the ends of solved episodes are compared with."""
 
 
 class Disputed(TypedDict):
@@ -58,9 +60,7 @@ class Course:
     phi: NDArray[np.float32]
 
 
-def describe(
-    potential: Scaled, dataset: Dataset, phi: NDArray[np.float32], training: Mapping[str, Any], others: int = 2000
-) -> Report:
+def describe(potential: Scaled, dataset: Dataset, phi: NDArray[np.float32], training: Mapping[str, Any]) -> Report:
     """Facts for people and for the HTML report.
 
     Args:
@@ -68,7 +68,6 @@ def describe(
         dataset: what it was built from.
         phi: (M,) Φ on evenly spaced windows of the dataset.
         training: what its making found.
-        others: windows that successful ends are compared with.
     """
     artefact = potential.artefact
     values, counts = np.unique(phi, return_counts=True)
@@ -81,7 +80,7 @@ def describe(
     ends = _phi(potential, dataset, dataset.first_row[solved] + dataset.lengths[solved])
     episodes = _whole_courses(potential, dataset, chosen)
     above = segments(potential, dataset)
-    ordering = area_under_curve(ends, phi[:: max(1, len(phi) // others)]) if len(ends) >= 5 else None
+    ordering = area_under_curve(ends, phi[:: max(1, len(phi) // _OTHERS)]) if len(ends) >= 5 else None
     orders = [
         rank_correlation(course.phi, np.arange(len(course.phi)))
         for course in episodes

@@ -139,16 +139,14 @@ def value_agent(
 
 def _symbolic(settings: GuidedSettings, facts: EnvSpec, config: PQNConfig | DQNConfig, num_deeds: int) -> QAgent:
     from bkrl.agents.goal import with_goals
-    from bkrl.agents.q import QAgent, q_network
+    from bkrl.agents.q import QAgent, QNetwork
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import family
 
     num_actions, normal = len(facts.action_names), isinstance(config, PQNConfig)
     symbols = with_goals(family(facts.family).symbols(facts.obs_shape), num_deeds)
-    seed = derive_seed(settings.seed, "weights")
-    network = q_network(symbols, num_actions, seed, hidden=config.hidden, layer_norm=normal, dueling=not normal)
-    if "e1" in settings.defects:
-        network.initialise(seed, 1.0)
+    network = QNetwork(symbols, num_actions, config.hidden, normal, not normal)
+    network.initialise(derive_seed(settings.seed, "weights"), 1.0 if "e1" in settings.defects else 0.01)
     agent = QAgent(network, facts.env_id, facts.family, facts.action_names)
     agent.sees_goals = num_deeds > 0
     return agent

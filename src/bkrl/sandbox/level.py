@@ -24,12 +24,6 @@ def describe_layers(layers: dict[str, str]) -> str:
     return ", ".join([f"{' + '.join(on) or 'nothing'} on", *off])
 
 
-def describe_level() -> str:
-    """One line for `bkrl doctor`: the level this system demonstrates, and which layers make it up."""
-    tested = self_test()
-    return f"level {tested.level}: {describe_layers(tested.layers)}"
-
-
 @dataclass(frozen=True)
 class SelfTest:
     """What a probe worker could and could not do."""

@@ -71,6 +71,12 @@ class WordTable(nn.Module):
         return self.known.tokens(missions)
 
 
+def vocabulary_of(network: nn.Module) -> WordTable | None:
+    """The words of missions that a network knows; None if it reads none."""
+    mission: Any = dict(network.named_children()).get("mission")
+    return None if mission is None else mission.vocabulary
+
+
 def distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:
     """(B, L) → the distinct missions (M, L) int64, and (B,) which of them each is."""
     if tokens.device.type == "cpu":
