@@ -313,6 +313,38 @@ class BaseVectorEnv(VectorEnv[Any, Any, Any]):
                 observations[which] = fresh
 
 
+class EngineVectorEnv(BaseVectorEnv):
+    """N envs on the native `engine` of a family, which a subclass makes.
+
+    Its `envs` are records with the return of the running episode, and with its length by the name `clock`; its `out`
+    holds what the last step brought.
+    """
+
+    engine: Any
+    clock = "steps"
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.engine.close()
+
+    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
+        for i, seed in enumerate(seeds or ()):
+            if chosen[i] and seed is not None:
+                self.engine.seed(i, seed)
+        self.engine.begin(chosen)
+
+    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return self.engine.envs["episode_return"][which], self.engine.envs[self.clock][which]
+
+    def _exact(self, index: int, reward: float) -> float:
+        return float(self.engine.out.rewards[index])
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        return self.engine.snapshot()  # type: ignore[no-any-return]
+
+    def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
+        self.engine.restore(state)
+
+
 def rows_of(values: NDArray[Any], which: Any) -> NDArray[Any]:
     """A copy of the rows with these numbers, of all for `...`; thrice as fast as `values[which]`."""
     return values.copy() if which is ... else values.take(which, 0)

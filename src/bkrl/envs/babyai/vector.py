@@ -12,10 +12,10 @@ from bkrl.envs.babyai.constants import ACTION_NAMES, DONE, OBS_SHAPE
 from bkrl.envs.babyai.engine import Engine
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.family import EnvSpec
-from bkrl.envs.vector import BaseVectorEnv, Moved, rows_of
+from bkrl.envs.vector import EngineVectorEnv, Moved, rows_of
 
 
-class BabyAIVectorEnv(BaseVectorEnv):
+class BabyAIVectorEnv(EngineVectorEnv):
     """N envs on the native engine, equal step for step to as many `ReferenceBabyAI`; see `BaseVectorEnv`.
 
     Args:
@@ -61,9 +61,6 @@ class BabyAIVectorEnv(BaseVectorEnv):
         self._check_begun("env_states")
         return self.engine.states()
 
-    def close_extras(self, **kwargs: Any) -> None:
-        self.engine.close()
-
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         if seeds is not None:
             self.engine.seed(seeds, chosen)
@@ -79,14 +76,8 @@ class BabyAIVectorEnv(BaseVectorEnv):
     def _views(self, which: Any = ...) -> NDArray[np.uint8]:
         return rows_of(self._looks, which)
 
-    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.envs["episode_return"][which], self.engine.envs["steps"][which]
-
     def _exact(self, index: int, reward: float) -> float:
         return float(self.engine.envs["episode_return"][index])  # only an episode's last step pays
-
-    def _state(self) -> dict[str, NDArray[Any]]:
-        return self.engine.snapshot()
 
     def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
         self.engine.restore(state)

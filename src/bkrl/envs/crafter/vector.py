@@ -14,10 +14,10 @@ from bkrl.envs.crafter.rules import ACHIEVEMENTS, ITEMS
 from bkrl.envs.crafter.state import HEALTH
 from bkrl.envs.crafter.tasks import TaskTracker, tracker_of
 from bkrl.envs.family import EnvSpec
-from bkrl.envs.vector import BaseVectorEnv, Moved, Obs, rows_of
+from bkrl.envs.vector import EngineVectorEnv, Moved, Obs, rows_of
 
 
-class CrafterVectorEnv(BaseVectorEnv):
+class CrafterVectorEnv(EngineVectorEnv):
     """N Crafter envs.
 
     Args:
@@ -54,14 +54,8 @@ class CrafterVectorEnv(BaseVectorEnv):
         self._check_begun("frame")
         return self.engine.picture(range(self.num_envs)[index]).repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
 
-    def close_extras(self, **kwargs: Any) -> None:
-        self.engine.close()
-
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
-        for i, seed in enumerate(seeds or ()):
-            if chosen[i] and seed is not None:
-                self.engine.seed(i, seed)
-        self.engine.begin(chosen)
+        super()._begin(chosen, seeds)
         if self._tracker:
             self._tracker.begin(chosen)
 
@@ -99,12 +93,6 @@ class CrafterVectorEnv(BaseVectorEnv):
         if self._observation == "image":
             return rows_of(images, which)
         return {"symbolic": rows_of(symbolic, which), "image": rows_of(images, which)}
-
-    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.envs["episode_return"][which], self.engine.envs["steps"][which]
-
-    def _exact(self, index: int, reward: float) -> float:
-        return float(self.engine.out.rewards[index])
 
     def _details(self, index: int) -> dict[str, Any]:
         """Counts of items and achievements, position, crafter's map indexed [x, y], and 0 as discount after death."""

@@ -1,6 +1,5 @@
 """Symbolic Housekeep as a `gymnasium.vector.VectorEnv`, on the engine."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +16,10 @@ from bkrl.envs.housekeep.engine import Engine
 from bkrl.envs.housekeep.metrics import METRICS
 from bkrl.envs.housekeep.options import chosen
 from bkrl.envs.housekeep.state import FAILED
-from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
+from bkrl.envs.vector import EngineVectorEnv, Moved, Obs
 
 
-class HousekeepVectorEnv(BaseVectorEnv):
+class HousekeepVectorEnv(EngineVectorEnv):
     """N Housekeep envs.
 
     Args:
@@ -36,6 +35,8 @@ class HousekeepVectorEnv(BaseVectorEnv):
     names of `metrics.METRICS` (NaN for envs that go on, and for what has no value), with the mask `_metrics`.
     """
 
+    clock = "decisions"
+
     def __init__(self, env_spec: EnvSpec, num_envs: int, threads: int = 1, **options: Any) -> None:
         common = {key: options.pop(key) for key in _COMMON if key in options}
         self.options = chosen(env_spec.env_id, **options)
@@ -45,9 +46,6 @@ class HousekeepVectorEnv(BaseVectorEnv):
             replace(env_spec, action_names=names, max_steps=self.options.length), num_envs, space, **common
         )
         self.engine = Engine(env_spec.env_id, self.options, num_envs, threads)
-
-    def close_extras(self, **kwargs: Any) -> None:
-        self.engine.close()
 
     def env_states(self) -> NDArray[Any]:
         engine, numbers = self.engine, np.array([one.number for one in self.engine.houses], np.int16)
@@ -61,12 +59,6 @@ class HousekeepVectorEnv(BaseVectorEnv):
         engine, index = self.engine, range(self.num_envs)[index]
         env_spec = engine.envs[index]
         return draw(engine.houses[env_spec["house"]], env_spec, engine.things[index], engine.squares[index])
-
-    def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
-        for i, seed in enumerate(seeds or ()):
-            if chosen[i] and seed is not None:
-                self.engine.seed(i, seed)
-        self.engine.begin(chosen)
 
     def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
         self.engine.step(actions, idle)
@@ -96,18 +88,6 @@ class HousekeepVectorEnv(BaseVectorEnv):
 
     def _views(self, which: Any = ...) -> Obs:
         return self.engine.out.symbolic[which].copy()
-
-    def _scores(self, which: Any = ...) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return self.engine.envs["episode_return"][which], self.engine.envs["decisions"][which]
-
-    def _exact(self, index: int, reward: float) -> float:
-        return float(self.engine.out.rewards[index])
-
-    def _state(self) -> dict[str, NDArray[Any]]:
-        return self.engine.snapshot()
-
-    def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
-        self.engine.restore(state)
 
 
 _COMMON = ("autoreset_mode", "max_episode_steps", "episode_statistics")
