@@ -115,20 +115,16 @@ class Housekeep(Family):
         return tile_maps(observations)
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
-        return _symbols()
+        sizes, reference, gate = [256] * layout.SIZE, [0] * layout.SIZE, [-1] * layout.SIZE
+        sizes[layout.MAP] = [len(layout.SQUARE_NAMES)] * layout.MAP.stop
+        sizes[layout.SCENE], sizes[layout.TILT], sizes[layout.YAW] = 15, layout.TILTS, layout.YAWS
+        sizes[layout.HELD] = layout.SLOTS + 1
+        for slot in range(layout.SLOTS):
+            first = layout.THINGS + slot * layout.SLOT_BYTES
+            sizes[first + layout.CLASS_HIGH], sizes[first + layout.STATUS] = 2, 4
+        sizes[layout.RECEPTACLES :] = [3] * layout.MOST_RECEPTACLES
+        return Symbols(tuple(sizes), tuple(reference), tuple(gate))
 
 
 _ACTIONS = ("move forward", "turn left", "turn right", "look up", "look down", "grab or release")
 FAMILY = Housekeep("housekeep")
-
-
-def _symbols() -> Symbols:
-    sizes, reference, gate = [256] * layout.SIZE, [0] * layout.SIZE, [-1] * layout.SIZE
-    sizes[layout.MAP] = [len(layout.SQUARE_NAMES)] * layout.MAP.stop
-    sizes[layout.SCENE], sizes[layout.TILT], sizes[layout.YAW] = 15, layout.TILTS, layout.YAWS
-    sizes[layout.HELD] = layout.SLOTS + 1
-    for slot in range(layout.SLOTS):
-        first = layout.THINGS + slot * layout.SLOT_BYTES
-        sizes[first + layout.CLASS_HIGH], sizes[first + layout.STATUS] = 2, 4
-    sizes[layout.RECEPTACLES :] = [3] * layout.MOST_RECEPTACLES
-    return Symbols(tuple(sizes), tuple(reference), tuple(gate))
