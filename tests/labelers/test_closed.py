@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import math
 import re
 from pathlib import Path
@@ -17,6 +18,8 @@ from bkrl.labelers import closed
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import SegmentText
 from bkrl.labelers.plan import Plan
+from bkrl.llm import open_backend
+from bkrl.llm.choose import read_answer
 from bkrl.llm.protocol import Request, chances
 from bkrl.potentials.preference.fit import bradley_terry
 from tests.labelers.runs import babyai
@@ -74,6 +77,27 @@ def test_a_mission_that_both_segments_have_is_said_once(data):
     third = SegmentText(other.captions, other.actions, "get the ball")
     asked = closed.pair_question(card, one, third, "overall").phrasings[0].messages[-1].text
     assert '2: mission "get the ball"; does left' in asked
+
+
+@pytest.mark.parametrize(
+    ("missions", "ends", "more"),
+    [
+        (["go to the red ball"] * 2, ("You see a red ball 6 steps forward.", "You see a wall."), 3),  # red, ball, both
+        (["go to the red ball"] * 2, ("You see a red ball.", "You see a red key. You see a blue ball."), 1),
+        (["go to the red ball", "get the key"], ("You see a blue key.", "You see a blue key."), -1),  # each by its own
+        (["go to the red ball", ""], ("You see a red ball.", "You see a red ball."), 3),
+        (["", ""], ("You see a red ball.", "You see a wall."), 0),
+        (['say "red ball"'] * 2, ('You read \\ "red ball".', "You see a wall."), 3),
+    ],
+)
+def test_words_prefer_the_end_that_names_what_its_mission_names(data, missions, ends, more):
+    sides = [SegmentText(("A.", end), ("left",), mission) for end, mission in zip(ends, missions, strict=True)]
+    for phrasing in closed.pair_question(plan_of(data, "pref").card, *sides, "mission").phrasings:
+        request = Request(phrasing.messages, choices=phrasing.options)
+        scores, exact = read_answer(asyncio.run(open_backend("words").complete(request)).text, phrasing.options)
+        assert exact
+        assert np.exp(scores).sum() == pytest.approx(1)
+        assert np.subtract(*scores[list(phrasing.outcomes)]) == pytest.approx(more)
 
 
 def fond_of_the_first(request: Request) -> str:

@@ -161,7 +161,7 @@ class LabelConfig(AskConfig):
     @property
     def closed(self) -> bool:
         """Whether closed questions are asked."""
-        by_default = self.llm.partition(":")[0] in (*LOCAL_MODELS, "equal", "exact")
+        by_default = self.llm.partition(":")[0] in (*LOCAL_MODELS, "equal", "words", "exact")
         by_default |= self.llm.startswith("random") and self.variant != "pref"
         return self.ask == "closed" or (self.ask == "default" and by_default)
 

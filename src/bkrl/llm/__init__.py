@@ -26,6 +26,7 @@ _ROWS = (
     ("exact", "controls:ExactBackend", "a level that can be solved", "exact optimal values: the truth (`bkrl label`)"),
     ("random", "controls:RandomBackend", "nothing", "control: closed questions answered at random"),
     ("equal", "controls:EqualBackend", "nothing", "control: closed questions answered with equal chances"),
+    ("words", "controls:WordsBackend", "nothing", "control: the segment whose end names what its mission names"),
     (
         "openai:MODEL",
         "openai:OpenAIBackend",
@@ -46,9 +47,9 @@ CONTROLS = ("random", "equal")
 """Those that know nothing; `random:SEED` draws by a seed."""
 LOCAL_MODELS = ("local", "gguf")
 """Language models that this machine computes itself, and that answer closed questions unless told otherwise."""
-UNINFORMED = (*CONTROLS, "return")
+UNINFORMED = (*CONTROLS, "words", "return")
 """Annotators whose labels are controls: no language model was asked, and none of their answers is knowledge."""
-EMBEDDED = ("rules", "votes", "exact", *CONTROLS)
+EMBEDDED = ("rules", "votes", "exact", "words", *CONTROLS)
 """Those that answer in this process, of what is written in the package."""
 KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housekeep",), "exact": ("babyai",)}
 """Families of envs that a hand-written annotator knows; any other annotator reads what it is shown."""

@@ -1,12 +1,15 @@
-"""`random` and `equal`, which answer closed questions and know nothing, and `exact`, which knows the truth.
+"""`random` and `equal`, which answer closed questions and know nothing, `words`, and `exact`, which knows the truth.
 
-What an agent gains by answers of the first two, the form of the questions gives away by itself.
+What an agent gains by answers of the first two, the form of the questions gives away by itself; what it gains by those
+of `words` needs no understanding.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
@@ -59,6 +62,28 @@ class EqualBackend(ControlBackend):
 
     def _told(self, request: Request) -> list[float]:
         return [-math.log(len(request.choices))] * len(request.choices)
+
+
+class WordsBackend(ControlBackend):
+    """Of two segments the one whose end has more words, and more pairs of neighbouring words, of its mission."""
+
+    name, how = "words", "by the words that a mission and the end of a segment have in common"
+    _QUOTED = r'"((?:[^"\\]|\\.)*)"'
+
+    def _told(self, request: Request) -> list[float]:
+        text = request.messages[-1].text
+        shared = [self._shared(text, option) for option in request.choices]
+        whole = math.log(sum(math.exp(one) for one in shared))
+        return [one - whole for one in shared]
+
+    def _shared(self, text: str, option: str) -> int:
+        line = re.search(rf"^{re.escape(option)}: .*", text, re.MULTILINE)
+        own = re.search(f"mission {self._QUOTED}", line[0]) if line else None
+        mission = own or re.search(f"^Mission of both: {self._QUOTED}", text, re.MULTILINE)
+        if line is None or mission is None:
+            return 0
+        wanted, seen = (re.findall(r"\w+", one.lower()) for one in (mission[1], re.findall(self._QUOTED, line[0])[-1]))
+        return len({*wanted, *pairwise(wanted)} & {*seen, *pairwise(seen)})
 
 
 class ExactBackend(ControlBackend):

@@ -240,8 +240,12 @@ def _check(config: LabelConfig) -> None:
         raise UsageError(f"--llm {llm} answers closed questions only; pass --ask closed.")
     if config.closed and llm in ("return", "rules", "votes"):
         raise UsageError(f"--llm {llm} answers open questions only; leave --ask closed out.")
-    if llm == "exact" and not config.closed:
-        raise UsageError("--llm exact answers closed questions only; leave --ask open out.")
+    if llm in ("exact", "words") and not config.closed:
+        raise UsageError(f"--llm {llm} answers closed questions only; leave --ask open out.")
+    if llm == "words" and (variant != "pref" or not config.with_mission or config.compare == "points"):
+        raise UsageError(
+            "--llm words compares segments by their missions; pass --variant pref --with-mission, no points."
+        )
     if llm == "exact" and config.rate == "need":
         raise UsageError("--llm exact says how important sub-goals are, not what needs what; leave --rate need out.")
     if config.score == "exact" and variant == "code" and not config.closed:
