@@ -97,6 +97,7 @@ def test_text_serves_as_a_path_and_progress_can_be_silent(tmp_path, capfd):
     config = bkrl.CollectConfig("Toy-Chain", out, steps=2_048, checkpoints=1, episodes_per_checkpoint=2)
     run = bkrl.collect(config, progress=False)
     assert run.complete
+    assert repr(run) == f"<Run {tmp_path / 'data'}: collect, complete>"
     assert bkrl.Dataset.open(run.path).num_episodes == 2
     assert capfd.readouterr() == ("", "")
     assert "already complete" in (bkrl.collect(config), capfd.readouterr())[1].err

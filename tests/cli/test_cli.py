@@ -303,6 +303,7 @@ def test_studies_conditions_and_suggesters_are_listed_with_what_they_are(capsys)
         (["label", "x", "--num", "1" + "0" * 26], "'--num': it must be at most 9007199254740992. Try"),
         (["collect", "--ext-coef", "inf"], "--ext-coef must be a finite number, not inf."),
         (["train-rs", "--stepz", "5"], "No such option: --stepz. Did you mean --num-steps, --seed, --steps?"),
+        (["view", "logs/labels"], "No such command 'view'. Did you mean 'label view'? Try bkrl --help."),
         (["collect", "--threads", "100000"], "'--threads': it must be at most 256."),
     ],
 )

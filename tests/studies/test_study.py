@@ -204,6 +204,7 @@ def test_an_env_of_plain_ppo_needs_no_dataset(tmp_path):
         ('algs = ["ppo"]\nvariants = 3', "are a list"),
         ('algs = ["ppo"]\ntrain_rs = { reward_scale = nan }', "must be a finite number, not nan"),
         ('algs = ["ppo"]\ntrain_rs = { pref = { steps = 3 } }', "There is no setting 'pref'"),
+        ('algs = ["bk-code"]\nlabel = { nmu = 3 }', "There is no setting 'nmu' in label. Did you mean 'num'"),
         ('algs = ["ppo"]\ntrain_rs = { fresh = true }', "'fresh' of train_rs is decided by the study"),
         ('algs = ["bk-pref"]\nlabel = { dry_run = true }', "'dry_run' of label is decided by the study"),
         ('algs = [{ name = "a", alg = "bk-pref", label = { num = 1979-01-01 } }]', "must be of type int"),

@@ -183,6 +183,9 @@ def complaint(problem: TyperException) -> str:
     if choice := re.search(r"'([^']*)' is not one of (.*)\.$", text):
         text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
     context = getattr(problem, "ctx", None)
+    if word := re.search(r"No such command '([^']*)'\.$", text):  # the second of two words, such as `view`
+        names: Any = vars(context.command).get("commands", ()) if context is not None else ()
+        text += "".join(f" Did you mean '{name}'?" for name in names if name.endswith(f" {word[1]}"))
     return f"{text} Try {context.command_path if context is not None else 'bkrl'} --help."
 
 

@@ -75,8 +75,11 @@ def _table(config: Any) -> dict[str, Any]:
 
 
 def _name(kind: type) -> str:
-    """The verb that a class of settings is of; a method's class goes by the one it extends, `TrainRsConfig`."""
-    name = next(one.__name__ for one in reversed(kind.__mro__) if dataclasses.is_dataclass(one))
+    """The verb that a class of settings is of; a method's class goes by the one it extends, `TrainRsConfig`, while
+    `AskConfig` is a part of several verbs.
+    """
+    bases = [one for one in reversed(kind.__mro__) if dataclasses.is_dataclass(one)]
+    name = next(one.__name__ for one in bases if one is kind or one.__name__ != "AskConfig")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name.removesuffix("Config")).lower()
 
 

@@ -52,6 +52,9 @@ class Run:
         self.on_log: Callable[[dict[str, Any]], None] | None = None
         """Called with each row after it was written to metrics.jsonl."""
 
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {self.stage}, {'complete' if self.complete else 'unfinished'}>"
+
     @classmethod
     def create(
         cls, path: Path, *, stage: str, config: object, inputs: Mapping[str, Path] | None = None, fresh: bool = False
