@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bkrl.envs import make_vec
 from bkrl.report.plots.draw import COLOURS
@@ -15,7 +18,7 @@ from bkrl.report.plots.strips import Strip, moments, pictures
 def strip(phi: list[float], **changes) -> Strip:
     values = {
         "title": "An episode", "first_step": 3, "phi": phi, "captions": [f"caption {i}" for i in range(len(phi))],
-        "actions": ["left"] * (len(phi) - 1), "pictures": [None] * len(phi),
+        "actions": ["left"] * (len(phi) - 1), "pictures": [""] * len(phi),
     }  # fmt: skip
     return Strip(**{**values, **changes})
 
@@ -64,8 +67,10 @@ def test_observations_become_pictures(family, env_id):
     envs = make_vec(env_id, 2)
     observations, _ = envs.reset(seed=0)
     envs.close()
-    for picture in pictures(family, observations):
-        assert picture is not None
+    for uri in pictures(family, observations):
+        kind, data = uri.split(",")
+        assert kind == "data:image/png;base64"
+        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
         assert min(picture.shape[:2]) >= 49
-        assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 3
-    assert pictures("toy", np.zeros((2, 1), np.uint8)) == [None, None]
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 3
+    assert pictures("toy", np.zeros((2, 1), np.uint8)) == ["", ""]

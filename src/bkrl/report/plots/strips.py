@@ -3,6 +3,8 @@
 A strip is one SVG that needs nothing beside it; its text takes the colour of the page it stands in.
 """
 
+import base64
+import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from bkrl.envs import family as family_named
 from bkrl.inspect.quality import courses, in_words
 from bkrl.potentials.protocol import Scaled
 from bkrl.report.plots.draw import COLOURS, INK, RC, embedded
-from bkrl.report.plots.pictures import stitched
+from bkrl.report.plots.pictures import png_uri, stitched
 
 _WIDTH, _LEFT, _TOP, _PLOT = 1000, 34, 18, 110
 _MOMENTS = 8
@@ -35,7 +37,7 @@ class Strip:
         title: what episode it is.
         first_step: the step of the first value.
         phi: (n,) Φ in [-1, 0].
-        captions: n texts; actions: n - 1 names; pictures: n of (height, width, channels), None for none.
+        captions: n texts; actions: n - 1 names; pictures: n data URIs of PNGs, "" where there is none.
     """
 
     title: str
@@ -43,7 +45,7 @@ class Strip:
     phi: Sequence[float]
     captions: Sequence[str]
     actions: Sequence[str]
-    pictures: Sequence[NDArray[np.uint8] | None]
+    pictures: Sequence[str]
 
     def svg(self) -> str:
         """The strip as an SVG document; texts of others are escaped."""
@@ -52,7 +54,7 @@ class Strip:
 
         chosen, last = moments(self.phi), max(1, len(self.phi) - 1)
         below = {i: self._below(i) for i in chosen}
-        pictured = _PICTURE + 8 if any(self.pictures[i] is not None for i in chosen) else 2
+        pictured = _PICTURE + 8 if any(self.pictures[i] for i in chosen) else 2
         bottom = _PICTURE_TOP + pictured + _LINE * max(text.count("\n") + 1 for text, _ in below.values()) + 6
         x, y = _LEFT + 6 + (_WIDTH - _LEFT - 12) * np.arange(len(self.phi)) / last, -_PLOT * np.clip(self.phi, -1, 0)
         with mpl.rc_context({**RC, "svg.fonttype": "none", "font.size": 7.2}):
@@ -72,8 +74,8 @@ class Strip:
                 axes.plot(*at, color=COLOURS[1], linewidth=5, solid_capstyle="round")
                 head = f"step {self.first_step + i}, Φ {self.phi[i]:.2f}"
                 axes.text(middle, _PICTURE_TOP - 4, head, ha="center", weight="bold", color=INK)
-                if (picture := self.pictures[i]) is not None:
-                    _show(axes, picture, middle)
+                if self.pictures[i]:
+                    _show(axes, self.pictures[i], middle)
                 text, acted = below[i]
                 axes.text(left, _PICTURE_TOP + pictured, text, va="top", linespacing=1.25, color=INK)
                 axes.text(left, _PICTURE_TOP + pictured, acted, va="top", linespacing=1.25, color=INK, weight="bold")
@@ -89,8 +91,11 @@ class Strip:
         return "\n".join([*lines, *[""] * len(acted)]), "\n".join([""] * len(lines) + acted)
 
 
-def _show(axes: Any, pixels: NDArray[np.uint8], middle: float) -> None:
+def _show(axes: Any, uri: str, middle: float) -> None:
     """A picture below the line, its longer side `_PICTURE` long."""
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
     high, wide = (_PICTURE * side / max(pixels.shape[:2]) for side in pixels.shape[:2])
     place = (middle - wide / 2, middle + wide / 2, _PICTURE_TOP + high, _PICTURE_TOP)
     axes.imshow(pixels, extent=place, interpolation="none", zorder=2)
@@ -110,10 +115,12 @@ def moments(phi: Sequence[float], count: int = _MOMENTS) -> list[int]:
     return sorted(chosen)[:count]
 
 
-def pictures(family: str, observations: NDArray[np.uint8]) -> list[NDArray[np.uint8] | None]:
-    """(n, *obs_shape) observations as pixels; None for a family of envs that there is no way to draw."""
+def pictures(family: str, observations: NDArray[np.uint8]) -> list[str]:
+    """(n, *obs_shape) observations as data URIs of PNGs; "" for a family of envs that there is no way to draw."""
     drawn = family_named(family).tile_maps(observations) if len(observations) else None
-    return [None] * len(observations) if drawn is None else list(stitched(*drawn))
+    if drawn is None:
+        return [""] * len(observations)
+    return [png_uri(picture) for picture in stitched(*drawn)]
 
 
 def strips(potential: Scaled, dataset: Dataset) -> list[Strip]:
@@ -132,7 +139,7 @@ def strips(potential: Scaled, dataset: Dataset) -> list[Strip]:
                 phi=phi,
                 captions=captions,
                 actions=actions,
-                pictures=[drawn[shown.index(i)] if i in shown else None for i in range(len(phi))],
+                pictures=[drawn[shown.index(i)] if i in shown else "" for i in range(len(phi))],
             )
         )
     return found
