@@ -217,6 +217,8 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"llm": "openai"}, "after a colon"),
         ({"llm": "rules:big"}, "no model name"),
         ({"swap": "both", "variant": "goal"}, "--swap"),
+        ({"llm": "words"}, "pass --variant pref --with-mission"),
+        ({"llm": "words", "with_mission": True, "ask": "open"}, "leave --ask open out"),
         ({"batch": "collect"}, "--batch is for --llm openai:MODEL; leave it out, rules has no batches.$"),
         ({"dry_run": True}, "make no run"),
         ({"batch": "submit", "llm": "openai:m"}, "make no run"),

@@ -243,9 +243,7 @@ def _check(config: LabelConfig) -> None:
     if llm in ("exact", "words") and not config.closed:
         raise UsageError(f"--llm {llm} answers closed questions only; leave --ask open out.")
     if llm == "words" and (variant != "pref" or not config.with_mission or config.compare == "points"):
-        raise UsageError(
-            "--llm words compares segments by their missions; pass --variant pref --with-mission, no points."
-        )
+        raise UsageError("--llm words compares pairs by their missions; pass --variant pref --with-mission.")
     if llm == "exact" and config.rate == "need":
         raise UsageError("--llm exact says how important sub-goals are, not what needs what; leave --rate need out.")
     if config.score == "exact" and variant == "code" and not config.closed:
