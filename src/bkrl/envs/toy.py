@@ -11,7 +11,6 @@ Each is a table: S places, A actions, one successor each. The observation is the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -21,11 +20,13 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.family import EnvSpec, Episodes, Family
 from bkrl.envs.single import SingleEnv
 from bkrl.envs.vector import BaseVectorEnv, Moved
 
 _RULES = "A table of transitions written for bkrl."
+_STREAM = ("rng_high", "rng_low", "rng_increment_high", "rng_increment_low", "rng_has_spare", "rng_spare")
 
 
 @dataclass(frozen=True)
@@ -207,22 +208,22 @@ class ToyVectorEnv(BaseVectorEnv):
         return _picture(self.table, int(self._place[index]))
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        """Places, clocks, returns, and the state of every env's stream as JSON."""
-        streams = json.dumps([rng.bit_generator.state for rng in self._rngs]).encode()
+        """Places, clocks, returns, and the PCG64 state of every env's stream."""
+        streams: list[dict[str, int]] = [{} for _ in self._rngs]
+        for stream, rng in zip(streams, self._rngs, strict=True):
+            write_stream(stream, rng)
         return {
             "place": self._place.copy(),
             "age": self._age.copy(),
             "return": self._return.copy(),
-            "rng": np.frombuffer(streams, np.uint8).copy(),
+            "rng": np.array([[stream[name] for name in _STREAM] for stream in streams], np.uint64),
         }
 
     def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
-        self._place, self._age = state["place"].copy(), state["age"].copy()
-        self._return = state["return"].copy()
-        streams = json.loads(bytes(state["rng"]))
-        self._rngs = [np.random.default_rng() for _ in streams]
-        for rng, stream in zip(self._rngs, streams, strict=True):
-            rng.bit_generator.state = stream
+        self._place, self._age, self._return = (state[name].copy() for name in ("place", "age", "return"))
+        self._rngs = [np.random.default_rng(0) for _ in state["rng"]]
+        for rng, words in zip(self._rngs, state["rng"], strict=True):
+            read_stream(dict(zip(_STREAM, words, strict=True)), rng)
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
         which = np.flatnonzero(chosen)

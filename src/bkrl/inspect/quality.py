@@ -23,8 +23,7 @@ _EXAMPLES = 4
 _EXAMPLE_STEPS = 60
 _ENDS = 400
 _COURSES = 40
-_OTHERS = 2000
-"""Windows that the ends of solved episodes are compared with."""
+_OTHERS = 2000  # windows that the ends of solved episodes are compared with
 
 
 class Disputed(TypedDict):

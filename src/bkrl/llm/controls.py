@@ -71,8 +71,7 @@ class WordsBackend(ControlBackend):
     _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
     def _told(self, request: Request) -> list[float]:
-        text = request.messages[-1].text
-        shared = [self._shared(text, option) for option in request.choices]
+        shared = [self._shared(request.messages[-1].text, option) for option in request.choices]
         whole = math.log(sum(math.exp(one) for one in shared))
         return [one - whole for one in shared]
 

@@ -73,8 +73,9 @@ class SweepState:
             raise InputError(
                 f"{self.path} is damaged; restore it, or remove it when no job of this study is queued on a cluster."
             ) from None
-        for name, saved in found.items():
-            vars(self)[name].update(saved)
+        self.failed.update(found.get("failed", {}))
+        self.jobs.update(found.get("jobs", {}))
+        self.seconds.update(found.get("seconds", {}))
         return self
 
     def save(self) -> None:
