@@ -7,9 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3 import PPO
-from stable_baselines3.common.env_checker import check_env
-from stable_baselines3.common.env_util import make_vec_env
 
 import bkrl.envs  # noqa: F401 - registers the ids
 
@@ -23,6 +20,10 @@ import bkrl.envs  # noqa: F401 - registers the ids
     ],
 )
 def test_ppo(env_id: str, own: dict[str, Any]) -> None:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_checker import check_env
+    from stable_baselines3.common.env_util import make_vec_env
+
     check_env(gym.make(env_id, **own))
     weights = []
     for _ in range(2):

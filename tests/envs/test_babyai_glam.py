@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import scipy
 from gymnasium.utils.env_checker import check_env
 from minigrid.envs.babyai.core.roomgrid_level import RejectSampling
 from numpy.typing import NDArray
-from scipy.stats import chi2_contingency, chisquare
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import captioner, env_ids, env_spec, make, make_vec, mission_is_hidden
@@ -40,7 +40,7 @@ def test_each_kind_comes_as_often_as_the_others() -> None:
     envs.reset(seed=3)
     kinds = Counter(str(envs.reset()[1]["task_kind"][0]) for _ in range(500))
     assert set(kinds) == set(MIXED)
-    assert chisquare(list(kinds.values())).pvalue > 0.01
+    assert scipy.stats.chisquare(list(kinds.values())).pvalue > 0.01
 
 
 def test_kinds_mixed_in_the_other_ways() -> None:
@@ -170,7 +170,7 @@ def test_missions_are_distributed_as_by_rejection(env_id: str, num_dists: int, m
         counts.append(found)
     keys = [key for key in counts[0] | counts[1] if counts[0][key] + counts[1][key] >= 10]
     if len(keys) > 1:
-        assert chi2_contingency([[found[key] for key in keys] for found in counts]).pvalue > 0.001
+        assert scipy.stats.chi2_contingency([[found[key] for key in keys] for found in counts]).pvalue > 0.001
 
 
 def test_putting_next_to_is_never_drawn_done() -> None:
@@ -235,7 +235,7 @@ def test_crowded_rooms_are_distributed_as_by_rejection(kind: str, room_size: int
         values = np.unique([mine, other])
         table = np.array([[(side == value).sum() for value in values] for side in (mine, other)])
         table = table[:, table.sum(0) >= 10]
-        assert table.shape[1] == 1 or chi2_contingency(table).pvalue > 1e-4
+        assert table.shape[1] == 1 or scipy.stats.chi2_contingency(table).pvalue > 1e-4
 
 
 # ------------------------------------------------------------------------------------------------- engine and options

@@ -141,7 +141,7 @@ def make(seed: int = 3, network=plain, device: torch.device = CPU.device) -> PPO
     stream = EnvReward()
     stream.reads = Reads(2)
     streams = [stream, RND((1,), 4, seed=1, device=device)]
-    config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, anneal_lr=True)
+    config = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, update_epochs=2, anneal_lr=True)
     hardware = Hardware(device)
     return PPO(envs, network(envs, seed), streams, config, total_steps=1280, seed=seed, hardware=hardware)
 
@@ -218,21 +218,31 @@ def test_progress_calls_what_was_evaluated_by_its_name(tmp_path: Path) -> None:
     run.close()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PPO]:
+    """A plain run that nothing stopped."""
+    path = tmp_path_factory.mktemp("plain") / "whole"
+    return path, go(path)[0]
+
+
 def timeless(path: Path) -> str:
     return "".join(line for line in (path / "metrics.jsonl").open() if '"time/' not in line)
 
 
-def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path) -> None:
-    whole, _ = go(tmp_path / "whole")
+def same_run(path: Path, ppo: PPO, whole: tuple[Path, PPO]) -> bool:
+    """Whether what a run logged and learnt is that of another, to the byte."""
+    weights = zip(whole[1].parameters, ppo.parameters, strict=True)
+    return timeless(path) == timeless(whole[0]) and all(torch.equal(a, b) for a, b in weights)
+
+
+def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path, whole: tuple[Path, PPO]) -> None:
     for stop in (64, 448, 1024):
         go(tmp_path / "stopped", stop)
     ppo, said = go(tmp_path / "stopped")
     assert any("exactly where it was" in sentence for sentence in said)
-    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
-    for a, b in zip(whole.parameters, ppo.parameters, strict=True):
-        assert torch.equal(a, b)
-    assert whole.collector.episodes == ppo.collector.episodes
-    assert timeless(tmp_path / "whole").count("eval/return") == 5
+    assert same_run(tmp_path / "stopped", ppo, whole)
+    assert whole[1].collector.episodes == ppo.collector.episodes
+    assert timeless(whole[0]).count("eval/return") == 5
 
 
 def test_a_recurrent_agent_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
@@ -245,7 +255,9 @@ def test_a_recurrent_agent_goes_on_with_what_it_remembered(tmp_path: Path) -> No
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
 
 
-def test_advice_kept_for_an_update_is_byte_for_byte_advice_asked_for_each_time(tmp_path: Path) -> None:
+def test_advice_kept_for_an_update_is_byte_for_byte_advice_asked_for_each_time(
+    tmp_path: Path, whole: tuple[Path, PPO]
+) -> None:
     """Also where the run is stopped in between; Ψ is evaluated once for an update, whatever its epochs."""
     each, _ = go(tmp_path / "each", network=partial(advised, form=AskedEachTime))
     kept, _ = go(tmp_path / "kept", network=advised)
@@ -254,8 +266,7 @@ def test_advice_kept_for_an_update_is_byte_for_byte_advice_asked_for_each_time(t
     stopped, said = go(tmp_path / "stopped", network=advised)
     assert any("exactly where it was" in sentence for sentence in said)
     assert timeless(tmp_path / "each") == timeless(tmp_path / "kept") == timeless(tmp_path / "stopped")
-    go(tmp_path / "plain")
-    assert timeless(tmp_path / "kept") != timeless(tmp_path / "plain")
+    assert timeless(tmp_path / "kept") != timeless(whole[0])
     for a, b, c in zip(each.parameters, kept.parameters, stopped.parameters, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c)
@@ -273,8 +284,7 @@ def test_advice_is_asked_for_once_in_an_update(monkeypatch: pytest.MonkeyPatch) 
     assert asked == [len(np.unique(ppo.collector.repeats.origins))]
 
 
-def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> None:
-    whole, _ = go(tmp_path / "whole")
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path, whole: tuple[Path, PPO]) -> None:
     go(tmp_path / "stopped", 1024)
     newest = sorted((tmp_path / "stopped" / "checkpoints").glob("step-*"))[-1]
     state = newest / "state.safetensors"
@@ -283,13 +293,13 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(tmp_path: Path) -> Non
     state.write_bytes(bytes(raw))
     ppo, said = go(tmp_path / "stopped")
     assert newest.name in said[0]
-    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+    assert same_run(tmp_path / "stopped", ppo, whole)
 
 
-def test_damaged_checkpoints_of_later_steps_do_not_push_out_what_is_written_now(tmp_path: Path) -> None:
+def test_damaged_checkpoints_of_later_steps_do_not_push_out_what_is_written_now(
+    tmp_path: Path, whole: tuple[Path, PPO]
+) -> None:
     """All are damaged, so the run begins again, and is killed once more before it is as far as they were."""
-    whole, _ = go(tmp_path / "whole")
     go(tmp_path / "stopped", 1024)
     for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):
         (path / "state.safetensors").write_bytes(b"half")
@@ -299,8 +309,7 @@ def test_damaged_checkpoints_of_later_steps_do_not_push_out_what_is_written_now(
     ppo, said = go(tmp_path / "stopped")
     assert len(said) == 1
     assert "continuing at step 3" in said[0]
-    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, ppo.parameters, strict=True))
+    assert same_run(tmp_path / "stopped", ppo, whole)
 
 
 def test_metrics_that_a_checkpoint_counts_are_on_the_disk_and_missed_when_gone(
@@ -412,9 +421,8 @@ def test_generators_of_another_kind_of_device_begin_anew() -> None:
     assert np.array_equal(first.collector.rollout.actions, second.collector.rollout.actions)
 
 
-def test_the_checkpoint_matters(tmp_path: Path) -> None:
+def test_the_checkpoint_matters(tmp_path: Path, whole: tuple[Path, PPO]) -> None:
     """The equality above is no accident: without the envs' state the continuation differs."""
-    go(tmp_path / "whole")
     go(tmp_path / "stopped", 448)
     for path in (tmp_path / "stopped" / "checkpoints").glob("step-*"):
         found = Checkpoints(path.parent)
@@ -424,7 +432,7 @@ def test_the_checkpoint_matters(tmp_path: Path) -> None:
         break
     _, said = go(tmp_path / "stopped")
     assert "fresh episodes" in said[0]
-    assert timeless(tmp_path / "stopped") != timeless(tmp_path / "whole")
+    assert timeless(tmp_path / "stopped") != timeless(whole[0])
 
 
 ARGUMENTS = ["train-rs", "--env", "Toy-Grid", "--steps", "30000", "--num-envs", "16", "--num-steps", "32"]

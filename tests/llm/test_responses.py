@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.types.responses import Response
-from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
 
 from bkrl.core.errors import RunFailed, UsageError
@@ -61,6 +59,9 @@ def test_both_apis_bring_the_same(server: FaultServer, tmp_path: Path, habit: st
 
 
 def test_the_stand_in_and_the_requests_are_of_the_sdks_own_types(server: FaultServer, tmp_path: Path) -> None:
+    from openai.types.responses import Response
+    from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+
     ask(tmp_path, effort="low")
     ask(tmp_path, choices=("yes", "no"))
     for request in server.requests:

@@ -8,16 +8,26 @@ from pathlib import Path
 
 import pytest
 
-mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
-
-from bkrl.serve.mcp import MOST_EPISODES, server  # noqa: E402
-from tests.experience import write_dataset  # noqa: E402
+from tests.experience import write_dataset
 
 SOURCE = Path(__file__).parents[2] / "src"
 
 
+@pytest.fixture(autouse=True)
+def _library():
+    """Only where it is used: all workers collect these tests, and it takes a second."""
+    pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+
+def server(*given):
+    from bkrl.serve.mcp import server
+
+    return server(*given)
+
+
 def asked(made, *calls):
     """The answers to calls of tools, as plain values; errors as "error: …"."""
+    import mcp
 
     async def run():
         async with mcp.Client(made) as client:
@@ -55,6 +65,8 @@ def test_an_episode_is_played_and_begun_again_in_the_same_place(tmp_path):
 
 
 def test_episodes_are_bounded_and_closed(tmp_path):
+    from bkrl.serve.mcp import MOST_EPISODES
+
     begin = ("start_episode", {"env": "Toy-Chain"})
     *_, full, closed, next_one, gone = asked(
         server(tmp_path), *[begin] * (MOST_EPISODES + 1), ("end_episode", {"episode": 2}), begin,
@@ -94,6 +106,8 @@ def test_runs_and_datasets_are_read_below_the_folder_alone(tmp_path):
 
 
 def test_nothing_writes_unasked(tmp_path):
+    import mcp
+
     async def names(write):
         async with mcp.Client(server(tmp_path, write)) as client:
             return {tool.name for tool in (await client.list_tools()).tools}
@@ -109,6 +123,8 @@ def test_nothing_writes_unasked(tmp_path):
 
 
 def test_a_client_starts_the_command_and_plays(tmp_path):
+    import mcp
+
     words = ["-m", "bkrl", "serve", "mcp", "--root", str(tmp_path)]
     started = mcp.StdioServerParameters(
         command=sys.executable, args=words, env={**os.environ, "PYTHONPATH": str(SOURCE)}

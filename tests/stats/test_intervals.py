@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from bkrl.stats import intervals as st
 from bkrl.stats.variance import nested_interval
@@ -19,18 +19,18 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 10, 13])
 def test_iqm_is_the_quarter_trimmed_mean(n: int) -> None:
     x = rng(n).normal(size=n)
-    assert float(st.interquartile_mean(x)) == pytest.approx(stats.trim_mean(x, 0.25))
+    assert float(st.interquartile_mean(x)) == pytest.approx(scipy.stats.trim_mean(x, 0.25))
 
 
 def test_iqm_by_hand_and_along_an_axis() -> None:
     assert float(st.interquartile_mean(np.array([0, 0, 1, 2, 3, 4, 100, 1000]))) == pytest.approx(2.5)
     x = rng().normal(size=(5, 9))
-    np.testing.assert_allclose(st.interquartile_mean(x, axis=1), stats.trim_mean(x, 0.25, axis=1))
+    np.testing.assert_allclose(st.interquartile_mean(x, axis=1), scipy.stats.trim_mean(x, 0.25, axis=1))
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 9, 10, 31, 200])
 def test_student_against_scipy(df: int) -> None:
-    assert st.student_975(df) == pytest.approx(stats.t.ppf(0.975, df), rel=1e-12)
+    assert st.student_975(df) == pytest.approx(scipy.stats.t.ppf(0.975, df), rel=1e-12)
 
 
 def test_t_interval_by_hand() -> None:
@@ -44,14 +44,14 @@ def test_t_interval_by_hand() -> None:
 def test_bootstrap_matches_scipy() -> None:
     x = rng(3).gamma(2.0, size=12)
     ours = st.bootstrap([x], rng(1), st.middle, repetitions=20_000)
-    theirs = stats.bootstrap(
+    theirs = scipy.stats.bootstrap(
         (x,),
-        lambda v, axis: stats.trim_mean(v, 0.25, axis=axis),
+        lambda v, axis: scipy.stats.trim_mean(v, 0.25, axis=axis),
         n_resamples=20_000,
         method="percentile",
         rng=np.random.default_rng(5),
     ).confidence_interval
-    assert ours.estimate == pytest.approx(stats.trim_mean(x, 0.25))
+    assert ours.estimate == pytest.approx(scipy.stats.trim_mean(x, 0.25))
     assert ours.low == pytest.approx(theirs.low, abs=0.05)
     assert ours.high == pytest.approx(theirs.high, abs=0.05)
     assert (ours.n, ours.method) == (12, "bootstrap")
@@ -76,7 +76,7 @@ def test_bootstrap_covers_about_its_level() -> None:
 
 def test_probability_of_improvement_is_mann_whitney() -> None:
     x, y = rng(1).integers(0, 6, 9).astype(float), rng(2).integers(0, 6, 7).astype(float)
-    u = stats.mannwhitneyu(x, y).statistic
+    u = scipy.stats.mannwhitneyu(x, y).statistic
     assert float(st.improvement(x, y)) == pytest.approx(u / (9 * 7))
     # By hand: pairs (1,0) (1,1) (2,0) (2,1) score 1, 1/2, 1, 1.
     assert float(st.improvement(np.array([1.0, 2.0]), np.array([0.0, 1.0]))) == 3.5 / 4
@@ -86,7 +86,7 @@ def test_paired_test_is_the_exact_permutation_test() -> None:
     a = {s: float(v) for s, v in enumerate(rng(5).normal(0.6, 1, size=9))}
     b = {s: float(v) for s, v in enumerate(rng(6).normal(0, 1, size=9))} | {99: 5.0}
     ours = st.paired_test(a, b, rng())
-    theirs = stats.permutation_test(
+    theirs = scipy.stats.permutation_test(
         ([a[s] for s in range(9)], [b[s] for s in range(9)]),
         lambda x, y, axis: np.mean(x - y, axis=axis),
         permutation_type="samples",
@@ -95,7 +95,7 @@ def test_paired_test_is_the_exact_permutation_test() -> None:
     assert ours.n == 9  # seed 99 has no partner
     assert ours.value == pytest.approx(theirs.pvalue)
     assert ours.smallest == 2 / 2**9
-    reference = stats.ttest_rel([a[s] for s in range(9)], [b[s] for s in range(9)]).confidence_interval()
+    reference = scipy.stats.ttest_rel([a[s] for s in range(9)], [b[s] for s in range(9)]).confidence_interval()
     assert (ours.difference.low, ours.difference.high) == pytest.approx((reference.low, reference.high))
 
 
@@ -121,7 +121,7 @@ def test_what_is_not_known_is_no_evidence() -> None:
 def test_difference_of_means_is_welch_below_five_runs() -> None:
     x, y = np.array([1.0, 2.0, 4.0, 5.0]), np.array([0.0, 0.5, 0.2, 0.9])
     ours = st.mean_difference(x, y, rng())
-    theirs = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    theirs = scipy.stats.ttest_ind(x, y, equal_var=False).confidence_interval()
     assert ours.estimate == pytest.approx(3.0 - 0.4)
     # Degrees of freedom are rounded down (3.24 to 3), so the interval is a little wider.
     assert theirs.low - 0.4 < ours.low < theirs.low < theirs.high < ours.high < theirs.high + 0.4
@@ -184,7 +184,7 @@ def test_performance_profile_is_one_minus_the_distribution() -> None:
     x = rng(8).normal(size=30)
     tau = np.linspace(-2, 2, 9)
     share, low, high = st.performance_profile(x, tau, rng())
-    np.testing.assert_allclose(share, stats.ecdf(x).sf.evaluate(tau))
+    np.testing.assert_allclose(share, scipy.stats.ecdf(x).sf.evaluate(tau))
     assert np.all(low <= share)
     assert np.all(share <= high)
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from bkrl.stats.crossings import Crossing, steps_ratio
 from bkrl.stats.variance import (
@@ -27,7 +27,7 @@ def test_anova_by_hand() -> None:
     assert split is not None
     assert (split.draws, split.n) == (3, 6)
     assert (split.between_sd**2, split.within_sd**2, split.share) == pytest.approx((8, 2, 0.8))
-    assert split.p == pytest.approx(stats.f.sf(9, 2, 3))
+    assert split.p == pytest.approx(scipy.stats.f.sf(9, 2, 3))
     # The interval rests on three draws: 5 ± t(0.975, 2) · 3 / √3.
     assert (split.over_draws.estimate, split.over_draws.n) == (5, 3)
     assert split.over_draws.high - 5 == pytest.approx(4.302653 * 3 / math.sqrt(3), abs=1e-5)
@@ -40,7 +40,7 @@ def test_unbalanced_draws_by_hand() -> None:
     assert split is not None
     assert split.within_sd**2 == pytest.approx(8 / 3)
     assert split.between_sd**2 == pytest.approx((19.2 - 8 / 3) / 2.4)
-    assert split.p == pytest.approx(stats.f_oneway([0, 2], [4, 4, 7]).pvalue)
+    assert split.p == pytest.approx(scipy.stats.f_oneway([0, 2], [4, 4, 7]).pvalue)
 
 
 def test_draws_that_differ_less_than_seeds_have_no_variance_of_their_own() -> None:
@@ -91,7 +91,7 @@ def test_nested_anova_by_hand() -> None:
     assert [one.sd**2 for one in split.parts] == pytest.approx([17, 1, 2])
     assert [one.share for one in split.parts] == pytest.approx([0.85, 0.05, 0.1])
     assert (split.datasets, split.draws, split.n) == (2, 4, 8)
-    assert split.p == pytest.approx(stats.f.sf(18, 1, 2))
+    assert split.p == pytest.approx(scipy.stats.f.sf(18, 1, 2))
     assert (split.over_draws.estimate, split.over_draws.n) == (5, 2)
 
 
@@ -188,13 +188,13 @@ def test_the_test_over_datasets_is_students_t() -> None:
     told = compare_over_datasets(ours, theirs, (origins, origins))
     assert told is not None
     assert (told.n, told.units) == (3, "datasets")
-    expected = stats.ttest_rel([0.6, 0.6, 0.9], [0.4, 0.45, 0.4])
+    expected = scipy.stats.ttest_rel([0.6, 0.6, 0.9], [0.4, 0.45, 0.4])
     assert told.value == pytest.approx(expected.pvalue)
     assert told.difference.low == pytest.approx(expected.confidence_interval().low)
     runs = [("", "")] * 6
     told = compare_over_datasets(ours, theirs, (origins, runs))
     assert told is not None
-    low = stats.t.ppf(0.975, 2) * math.sqrt(np.var([0.6, 0.6, 0.9], ddof=1) / 3 + np.var(theirs, ddof=1) / 6)
+    low = scipy.stats.t.ppf(0.975, 2) * math.sqrt(np.var([0.6, 0.6, 0.9], ddof=1) / 3 + np.var(theirs, ddof=1) / 6)
     assert told.difference.low == pytest.approx(told.difference.estimate - low)  # Welch's 2.4, rounded down
     assert compare_over_datasets(np.full(6, 0.5), np.full(6, 0.4), (origins, origins)) is None
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from bkrl.agents import load_agent
 from bkrl.agents.language.adapters import ENCODER, LINEAR, Trainable, by_size
@@ -121,6 +119,8 @@ def test_the_first_minibatch_finds_the_policy_that_acted():
 
 
 def test_a_policy_opens_as_a_folder_of_transformers(tmp_path):
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
     agent = agent_of("tiny-t5")
     agent.save(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "policy").eval()
@@ -137,6 +137,9 @@ def test_a_policy_opens_as_a_folder_of_transformers(tmp_path):
 
 
 def test_adapters_open_in_peft_outside(tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
     base = tmp_path / "base"
     open_language_model("tiny-causal", seed=5).save(base)
     agent = LanguageAgent(open_language_model(str(base)), ENV, 1, replace(SMALL, training=Trainable("lora")), seed=1)

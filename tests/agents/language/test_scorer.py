@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import BartConfig, LlamaConfig, Qwen2Config, T5Config
 
 from bkrl.agents.language.adapters import Trainable, prepare
 from bkrl.agents.language.models import LanguageModel, Origin, drawn
@@ -26,18 +25,21 @@ PROMPTS = [
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2, "decoder_start_token_id": 0}
 CONFIGS = {
-    "t5": ("seq2seq", T5Config, T5),
-    "flan-t5": ("seq2seq", T5Config, {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "qwen2": ("causal", Qwen2Config, {**SHAPE, "num_key_value_heads": 2, "tie_word_embeddings": True}),
-    "llama": ("causal", LlamaConfig, {**SHAPE, "num_key_value_heads": 4}),
+    "t5": ("seq2seq", "T5Config", T5),
+    "flan-t5": ("seq2seq", "T5Config", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "qwen2": ("causal", "Qwen2Config", {**SHAPE, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "llama": ("causal", "LlamaConfig", {**SHAPE, "num_key_value_heads": 4}),
 }
 BOTH = ("flan-t5", "qwen2")
 
 
 def model(name):
+    import transformers  # collecting these tests shall not take seconds in each worker
+
     kind, config, shape = CONFIGS[name]
     tokenizer = make_tokenizer(())
-    made = config(vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=1, bos_token_id=None, **shape)
+    shape = {**shape, "vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    made = getattr(transformers, config)(**shape)
     return LanguageModel(drawn(made, kind, 3), tokenizer, kind, Origin(name), "P0")
 
 
@@ -259,6 +261,8 @@ def test_what_trains_cannot_be_kept():
 
 @torch.no_grad()
 def test_a_seq2seq_that_is_no_t5_is_scored_row_by_row_with_a_warning():
+    from transformers import BartConfig
+
     tokenizer = make_tokenizer(())
     config = BartConfig(
         vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
