@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -49,10 +50,18 @@ def modules() -> dict[str, Path]:
     }
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node, wherever they stand, without what stands in them: most of a tree is that."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for one in getattr(node, name, ()):
+            yield one
+            yield from statements(one)
+
+
 @cache
 def imports(path: Path) -> frozenset[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -107,7 +116,7 @@ def test_every_imported_name_exists():
     for path in sorted(
         one for folder in ("src", "tests", "benchmarks", "examples") for one in (ROOT / folder).rglob("*.py")
     ):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(("bkrl.", "tests.")):
                 continue
             base = (ROOT if node.module.startswith("tests.") else ROOT / "src").joinpath(*node.module.split("."))

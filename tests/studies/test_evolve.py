@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ import pytest
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.data.derive import subset
 from bkrl.labelers.config import EvolveConfig
 from bkrl.labelers.growing import Grower
 from bkrl.labelers.tables import labels_of, responses_of
@@ -32,16 +33,23 @@ from bkrl.runs.record import Run
 from bkrl.stages import train_rm, train_rs
 from bkrl.studies import evolve
 
-DATA = Path("sample:data-minigrid")
 ENV, OTHER = "BabyAI-GoToRedBall-v0", "BabyAI-GoToObj-v0"
 
 
-def settings(out: Path, **changes: object) -> EvolveConfig:
-    base = EvolveConfig(
-        DATA, f"{ENV} {OTHER}", out=out, rounds=2, proposals=3, trained=1, steps=2_048, train_seeds=1, eval_episodes=2,
-        train_shaping="pbrs", cache=out.parent / "cache",
-    )  # fmt: skip
-    return replace(base, **changes)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., EvolveConfig]:
+    """Tournaments on a few episodes."""
+    data = tmp_path_factory.mktemp("data") / "few"
+    subset(Path("sample:data-minigrid"), data, 6)
+
+    def made(out: Path, **changes: object) -> EvolveConfig:
+        base = EvolveConfig(
+            data, f"{ENV} {OTHER}", out=out, rounds=2, proposals=3, trained=1, steps=2_048, train_seeds=1,
+            eval_episodes=2, train_shaping="pbrs", cache=out.parent / "cache",
+        )  # fmt: skip
+        return replace(base, **changes)  # type: ignore[arg-type]
+
+    return made
 
 
 def said(run: Run) -> list[list[str]]:
@@ -50,7 +58,7 @@ def said(run: Run) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def held(tmp_path_factory: pytest.TempPathFactory, settings: Callable[..., EvolveConfig]) -> Run:
     return evolve.run(settings(tmp_path_factory.mktemp("evolve") / "run"), Reporter())
 
 
@@ -153,7 +161,9 @@ def contents(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(endpoint, tmp_path, monkeypatch):
+def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(
+    endpoint, tmp_path, monkeypatch, settings
+):
     config = settings(tmp_path / "stopped", llm="openai:m", tasks=ENV, proposals=2)
     real = {"train_rm": train_rm.run, "train_rs": train_rs.run}
     for stage, survive in (("train_rs", 1), ("train_rm", 1), ("train_rs", 2), ("train_rm", 3)):
@@ -178,7 +188,7 @@ def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(en
     assert [row["program"] for row in labels_of(stopped)] == [row["program"] for row in labels_of(free)]
 
 
-def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
+def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path, settings):
     config = settings(tmp_path / "run", llm="openai:m", max_requests=3, tasks=ENV, proposals=2)
     with pytest.raises(RunFailed, match="limit of 3 requests"):
         evolve.run(config, Reporter())
@@ -190,8 +200,9 @@ def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path):
     assert endpoint.seen.total() == 4
 
 
-def test_programs_without_advice_are_not_trained_with(tmp_path):
-    run = evolve.run(settings(tmp_path / "run", rounds=1, tasks=ENV, train_shaping="advice", trained=3), Reporter())
+def test_programs_without_advice_are_not_trained_with(tmp_path, settings):
+    changes = {"dataset": Path("sample:data-minigrid"), "rounds": 1, "tasks": ENV, "trained": 3}
+    run = evolve.run(settings(tmp_path / "run", train_shaping="advice", **changes), Reporter())
     entrants = json.loads((run.path / "tournament.json").read_text())["entrants"]
     empty = [one for one in entrants if one["error"].startswith("its advice is empty")]
     assert len(empty) == 2
@@ -203,9 +214,9 @@ def parts_of(program: str) -> list[str]:
     return re.findall(r"# (\w+)(?=: )", program)
 
 
-def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path):
+def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path, settings):
     config = settings(
-        tmp_path / "run", llm="random:1", with_memory=True, tasks=ENV, train_shaping="progress", proposals=8
+        tmp_path / "run", llm="random:1", with_memory=True, tasks=ENV, train_shaping="progress", proposals=4
     )
     run = evolve.run(config, Reporter())
     rows, choices = labels_of(run), pq.read_table(run.file("choices.parquet")).to_pylist()
@@ -216,12 +227,12 @@ def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path):
     ratings = {row["about"]: np.exp(row["logprobs"]) @ np.arange(10) for row in choices[: len(names)]}
     order = sorted(names, key=lambda name: -ratings[name])
     first, second = ([row for row in rows if row["round"] == number] for number in (0, 1))
-    assert [parts_of(row["program"]) for row in first] == [[name] for name in order[:8]]
+    assert [parts_of(row["program"]) for row in first] == [[name] for name in order[:4]]
     asked_of = {row["about"]: row["request_ids"] for row in choices}
     assert all(asked_of[parts_of(row["program"])[-1].partition("_after_")[0]] == [row["request_id"]] for row in rows)
     trained = [row for row in first if row["score"] is not None]
     (best,) = parts_of(max(trained, key=lambda row: row["score"])["program"])
-    assert [parts_of(row["program"])[0] for row in second] == [best] * 8
+    assert [parts_of(row["program"])[0] for row in second] == [best] * 4
     needs = {}
     for row in choices[len(names) :]:
         goal, _, other = row["about"].partition(" for ")
@@ -269,14 +280,14 @@ def test_a_program_takes_on_what_matters_behind_what_it_needs_and_gives_up_what_
         ({"llm": "openai:unknown-model", "max_cost": 1.0}, "prices"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, monkeypatch, changes, sentence):
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, monkeypatch, changes, sentence, settings):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with pytest.raises(UsageError, match=sentence):
         evolve.run(settings(tmp_path / "run", **changes), Reporter())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_forecast_says_requests_and_steps(tmp_path):
+def test_a_forecast_says_requests_and_steps(tmp_path, settings):
     found = evolve.outlook(settings(tmp_path / "run", dry_run=True), Reporter())
     assert found.requests == 6
     assert "At most 6 trainings of 2,048 steps, 12,288 env steps in all." in found.notes
