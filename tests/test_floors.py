@@ -92,9 +92,13 @@ def test_no_import_runs_upward():
                 assert other.split(".")[1] == module.split(".")[1], f"{module} imports another stage"
 
 
-def names_of(path: Path) -> set[str]:
-    """What a module binds outside its functions and classes, and the modules beside it where it is a package."""
-    found, ahead = set(), list(ast.parse(path.read_text()).body)
+@cache
+def looked_at(path: Path) -> tuple[set[str], list[ast.ImportFrom]]:
+    """What a module binds outside its functions and classes, with the modules beside it where it is a package; and
+    what it imports from others, inside functions too.
+    """
+    tree = ast.parse(path.read_text())
+    found, ahead = set(), list(tree.body)
     while ahead:
         node = ahead.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -107,17 +111,16 @@ def names_of(path: Path) -> set[str]:
             ahead += ast.iter_child_nodes(node)
     if path.name == "__init__.py":
         found |= {beside.stem for beside in path.parent.iterdir()}
-    return found
+    return found, [node for node in statements(tree) if isinstance(node, ast.ImportFrom)]
 
 
 def test_every_imported_name_exists():
     """Imports inside functions too, which nothing else looks at before the function runs."""
-    known = cache(names_of)
     for path in sorted(
         one for folder in ("src", "tests", "benchmarks", "examples") for one in (ROOT / folder).rglob("*.py")
     ):
-        for node in statements(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(("bkrl.", "tests.")):
+        for node in looked_at(path)[1]:
+            if not (node.module or "").startswith(("bkrl.", "tests.")):
                 continue
             base = (ROOT if node.module.startswith("tests.") else ROOT / "src").joinpath(*node.module.split("."))
             home = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
@@ -126,8 +129,9 @@ def test_every_imported_name_exists():
             assert home.exists(), (
                 f"{path.relative_to(ROOT)}:{node.lineno} imports from {node.module}, which is not there"
             )
-            missing = {alias.name for alias in node.names} - known(home)
-            assert not missing or "__getattr__" in known(home), f"{path.relative_to(ROOT)}:{node.lineno}: {missing}"
+            known = looked_at(home)[0]
+            missing = {alias.name for alias in node.names} - known
+            assert not missing or "__getattr__" in known, f"{path.relative_to(ROOT)}:{node.lineno}: {missing}"
 
 
 def test_ppo_knows_nothing_of_language_models_captions_or_parquet():

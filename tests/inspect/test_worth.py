@@ -78,8 +78,8 @@ def test_nothing_is_faked_for_crafter():
 def test_nearness_to_things_is_knowledge_of_babyai(monkeypatch):
     monkeypatch.setattr(worth, "PAPER", ("BabyAI-Text-PickUp-RedBall-S20",))
     monkeypatch.setattr(worth, "SHARED", "BabyAI-Text-PickUp-RedBall-S20")
-    found = measure(Fixed(nearness), "babyai", layouts=1)
-    opposite = measure(Fixed(lambda views: -nearness(views)), "babyai", layouts=1)
+    found = measure(Fixed(nearness), "babyai", layouts=2)
+    opposite = measure(Fixed(lambda views: -nearness(views)), "babyai", layouts=2)
     assert found["small"]["mean_states_rho"] > 0.15
     for part in ("small", "paper"):
         for figure in ("mean_states_rho", "mean_play_rho"):
