@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import audit
@@ -172,31 +175,22 @@ def test_only_pairs_that_were_answered_can_be_audited(dataset: Dataset, tmp_path
         audit.conduct(goals, lines("1"))
 
 
-def test_the_command_reads_a_pipe(run: Path) -> None:
-    def command(given: Iterable[str]) -> subprocess.CompletedProcess[str]:
-        words = [
-            sys.executable,
-            "-m",
-            "bkrl",
-            "label",
-            "audit",
-            str(run),
-            "--n",
-            "4",
-            "--auditor",
-            "ann",
-            "--json",
-        ]
-        return subprocess.run(words, input="\n".join(given), capture_output=True, text=True)
+def test_the_command_reads_answers(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(given: str) -> tuple[dict[str, Any], str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        assert run_command(["label", "audit", str(run), "--n", "4", "--auditor", "ann", "--json"]) == 0
+        said = capsys.readouterr()
+        return json.loads(said.out), said.err
 
-    first = command(["1", "2", "q"])
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["pairs_left"] == 2
-    assert "FIRST" in first.stderr
-    assert json.loads(command(["t", "t"]).stdout)["answered"] == 4
+    found, asked = command("1\n2\nq")
+    assert found["pairs_left"] == 2
+    assert "FIRST" in asked
+    assert command("t\nt")[0]["answered"] == 4
 
 
-def test_bytes_that_are_no_text_are_no_answer(run: Path) -> None:
+def test_bytes_in_a_pipe_that_are_no_text_are_no_answer(run: Path) -> None:
     words = [sys.executable, "-m", "bkrl", "label", "audit", str(run), "--n", "4", "--json"]
     strict = dict(os.environ, PYTHONIOENCODING="utf-8:strict")
     done = subprocess.run(words, input=b"1\n\xff\n2\n", capture_output=True, env=strict)
