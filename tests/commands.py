@@ -8,7 +8,6 @@ Python with `subprocess`.
 from __future__ import annotations
 
 import atexit
-import io
 import multiprocessing
 import os
 import runpy
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -159,14 +158,3 @@ def bkrl(*words: object, cwd: Path | None = None, code: int = 0, **more: str) ->
     done = Started(words, cwd, **more).done()
     assert done.returncode == code, done.stderr
     return done
-
-
-def printed(program: str, folder: Path) -> set[str]:
-    """What a program prints in this process, and in a new one under another seed of hashes."""
-    script = folder / "program.py"
-    script.write_text(program)
-    with redirect_stdout(io.StringIO()) as here:
-        runpy.run_path(str(script))
-    new = {**os.environ, "PYTHONHASHSEED": "7"}
-    there = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, env=new)
-    return {here.getvalue(), there.stdout}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +19,6 @@ from bkrl.envs.babyai.constants import BALL, BOX, COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair, most_distractors
 from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.state import MARGIN
-from tests.commands import printed
 from tests.envs import equality_babyai as equality
 
 TRAIN, TEST, FRENCH = "BabyAI-MixedTrainLocal-v0", "BabyAI-MixedTestLocal-v0", "BabyAI-MixedTrainLocalFrench-v0"
@@ -289,25 +286,6 @@ def test_a_snapshot_continues_with_the_same_kinds() -> None:
             np.testing.assert_array_equal(mine[0], theirs[0])
             assert mine[4]["task_kind"].tolist() == theirs[4]["task_kind"].tolist()
             assert envs.missions().tolist() == other.missions().tolist()
-
-
-_DIGEST = """
-import hashlib, numpy as np
-from bkrl.envs import make_vec
-envs = make_vec("BabyAI-MixedTrainLocalFrench-v0", 3, max_steps=9)
-digest = hashlib.sha256(envs.reset(seed=4)[0].tobytes())
-rng = np.random.default_rng(0)
-for _ in range(60):
-    views, rewards, *_, infos = envs.step(rng.integers(7, size=3))
-    digest.update(views.tobytes() + rewards.tobytes() + repr((envs.missions(), infos["task_kind"])).encode())
-print(digest.hexdigest())
-"""
-
-
-def test_same_seeds_same_bytes_in_another_process(tmp_path: Path) -> None:
-    digests = printed(_DIGEST, tmp_path)
-    assert len(digests) == 1
-    assert len(digests.pop().strip()) == hashlib.sha256().digest_size * 2
 
 
 def test_the_vector_environment_of_references_says_the_same() -> None:

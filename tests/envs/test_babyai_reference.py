@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make
 from bkrl.envs.babyai import FAMILY, constants
 from bkrl.envs.babyai.levels import LEVELS
-from tests.commands import printed
 
 PYPI_SAMPLE = [
     "BabyAI-BossLevel-v0",
@@ -79,26 +76,6 @@ def test_pretraining_targets_come_from_the_seed() -> None:
     np.random.seed(1)
     assert missions() == first
     assert set(first) == {f"go to the {color} {kind}" for color in ("red", "green", "blue") for kind in ("ball", "box")}
-
-
-ROLLOUT = """
-import hashlib
-import numpy as np
-from bkrl.envs import make
-env = make("BabyAI-Text-GoToLocal-Pretraining-S20", backend="reference")
-rng, digest = np.random.default_rng(3), hashlib.sha256(env.reset(seed=11)[0].tobytes())
-for i in range(300):
-    view, *rest = env.step(int(rng.integers(6)))
-    digest.update(view.tobytes() + repr(rest).encode() + env.mission.encode())
-    if rest[1] or rest[2] or i % 100 == 99:
-        digest.update(env.reset()[0].tobytes() + env.mission.encode())
-print(digest.hexdigest())
-"""
-
-
-def test_same_seed_in_another_process(tmp_path: Path) -> None:
-    (digest,) = printed(ROLLOUT, tmp_path)
-    assert len(digest) == 65
 
 
 def test_success_and_truncation() -> None:

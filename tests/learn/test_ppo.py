@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from bkrl.learn.hardware import Hardware
 from bkrl.learn.ppo import PPO, Diverged
 from bkrl.learn.rollout import Clock
 from bkrl.rewards.streams import EnvReward
-from tests.commands import printed
 
 SMALL = PPOConfig(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=3e-3)
 
@@ -140,30 +137,3 @@ def test_two_streams_add_up_their_advantages() -> None:
             parameter.data.zero_()
     (a, _), (b, _) = one.advantages(), two.advantages()
     assert torch.allclose((a * one.coef).sum(-1), (b * two.coef).sum(-1), atol=1e-6)
-
-
-PROGRAM = """
-import hashlib, torch
-torch.set_num_threads(1)
-from bkrl.core.config import PPOConfig
-from bkrl.envs import make_vec
-from bkrl.agents.build import new_agent
-from bkrl.learn.ppo import PPO
-from bkrl.rewards.rnd import RND
-from bkrl.rewards.streams import EnvReward
-envs = make_vec("Toy-Grid", 8)
-config = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)
-for seed in (5, 6):
-    agent = new_agent("compact", envs, "symbolic", 2, 3)
-    ppo = PPO(envs, agent, [EnvReward(), RND((1,), 8, seed=4)], config, total_steps=10**6, seed=seed)
-    for _ in range(4): ppo.iterate()
-    digest = hashlib.sha256()
-    for tensor in agent.module.state_dict().values(): digest.update(tensor.numpy().tobytes())
-    print(digest.hexdigest())
-"""
-
-
-def test_same_seed_same_weights_in_another_process(tmp_path: Path) -> None:
-    (digests,) = printed(PROGRAM, tmp_path)
-    one, other = digests.split()
-    assert one != other
