@@ -48,7 +48,7 @@ CONFIG = NetConfig((7, 7, 3), 7, H, width=32, hidden=64)
 @pytest.fixture(scope="module")
 def trained():
     torch.set_num_threads(1)
-    return fit(pairs(2500), CONFIG, seed=1, epochs=12)
+    return fit(pairs(2500), CONFIG, seed=1, epochs=6)
 
 
 def test_it_learns_synthetic_labels_and_says_how_well(trained):

@@ -244,9 +244,9 @@ def test_failures_are_remembered_with_their_reason_and_tried_again_on_request(tm
     assert json.loads((tmp_path / "out" / "sweep" / "state.json").read_text())["failed"] == {}
 
 
-def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, monkeypatch):
+def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, monkeypatch, undisturbed):
     only = "chain/ppo-s1"
-    do(tmp_path, monkeypatch, only=only)
+    shutil.copytree(undisturbed, tmp_path / "out")
     changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
     outcome, order = do(tmp_path, monkeypatch, changed, only=only)
     assert order == []
@@ -273,9 +273,9 @@ def test_an_unfinished_run_with_other_settings_is_no_failure_to_remember(tmp_pat
     ]  # of a run that has not begun nothing is lost
 
 
-def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
+def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch, undisturbed):
     only = "chain/bk-pref-s1,chain/eval-ppo-s1"
-    assert not do(tmp_path, monkeypatch, only=only)[0].failed
+    shutil.copytree(undisturbed, tmp_path / "out")
     (tmp_path / "link").symlink_to("out")
     for out in (tmp_path / "out", Path("link")):
         outcome, order = do(tmp_path, monkeypatch, only=only, out=out)
