@@ -21,13 +21,12 @@ from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-# Libraries alone, no module of bkrl: in a fork these begin as in a new process.
+# Libraries alone, no module of bkrl: in a fork these begin as in a new process. Not transformers: each worker of the
+# tests would spend three seconds on it, and few commands open a language model.
 LIBRARIES = [
     "torch", "torch.optim", "numba", "numba.np.arraymath", "numba.np.linalg", "numba.np.npyimpl", "numba.typed",
     "numba.cpython.setobj", "numba.cpython.printimpl", "numba.cpython.randomimpl", "numba.cpython.iterators",
     "pyarrow.parquet", "gymnasium.vector", "minigrid", "crafter", "scipy.stats", "matplotlib.pyplot", "PIL.Image",
-    "transformers.models.t5.modeling_t5", "transformers.models.qwen2.modeling_qwen2",
-    "transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto",
     "jinja2", "rich.progress", "rich.table", "typer.main", "pydantic", "safetensors.torch", "tokenizers", "openai",
 ]  # fmt: skip
 _forks = multiprocessing.get_context("forkserver")
