@@ -34,7 +34,7 @@ TRAININGS = {
     "adapters in upper layers": ("tiny-causal", Trainable("lora", 2, rank=2)),
     "adapters on all linear layers": ("tiny-t5", Trainable("lora", 1, rank=2, targets=LINEAR)),
     "frozen layers": ("tiny-causal", Trainable(frozen=2)),
-    "frozen layers in bfloat16": ("tiny-causal", Trainable("lora", 2, rank=2, half=True)),
+    "layers in bfloat16": ("tiny-causal", Trainable("lora", 2, rank=2, half=True)),
     "heads": ("tiny-causal", Trainable("heads")),
 }
 
@@ -291,7 +291,7 @@ def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(mon
     monkeypatch.setattr("bkrl.agents.language.models.LARGE", count - 1)
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)
     assert by_size(small).half
-    assert by_size(small).text.endswith(" frozen layers in bfloat16")
+    assert by_size(small).text.endswith(" frozen layers, in bfloat16")
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: False)
     chosen = by_size(small)
     layers = small.model.config.num_hidden_layers

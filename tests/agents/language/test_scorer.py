@@ -254,6 +254,23 @@ def test_frozen_layers_in_bfloat16_differ_by_a_hundredth():
     torch.testing.assert_close(states.float(), wanted, rtol=0.05, atol=0.02 * float(wanted.abs().max()))
 
 
+def test_trained_layers_in_bfloat16_stay_packed_and_differ_by_a_hundredth():
+    lm = model("llama")
+    prepare(lm, Trainable("all", frozen=1), seed=0)
+    exact, half = (Scorer(lm, NAMES, frozen=1, half=one) for one in (False, True))
+    prompts = exact.prompts(PROMPTS)
+    trained = [parameter for parameter in lm.model.parameters() if parameter.requires_grad]
+    scored = [scorer(prompts, exact.lower(prompts)) for scorer in (exact, half)]
+    assert half.packed, "what is checked is checked in float32"
+    assert half.half
+    assert not torch.equal(scored[1].scores, scored[0].scores)
+    torch.testing.assert_close(scored[1].scores, scored[0].scores, rtol=0.01, atol=0.02)
+    of, by = (torch.autograd.grad(one.logits[:, 0].sum(), trained) for one in scored)
+    for one, other in zip(of, by, strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        torch.testing.assert_close(other, one, rtol=0.1, atol=0.05 * float(one.abs().max()))
+
+
 def test_what_trains_cannot_be_kept():
     for name in BOTH:
         assert not Scorer(model(name), NAMES, frozen=1).can_split()

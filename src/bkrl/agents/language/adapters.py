@@ -35,7 +35,7 @@ class Trainable:
         rank, alpha: of adapters; their product with the input is scaled by alpha / rank.
         targets: names of the layers that get adapters; () for those that peft chooses, such as queries and values;
             `LINEAR` for all linear ones.
-        half: frozen layers compute in bfloat16, from which the scores of names differ by a hundredth.
+        half: layers compute in bfloat16, from which the scores of names differ by a hundredth; weights stay float32.
     """
 
     train: Train = "all"
@@ -53,16 +53,15 @@ class Trainable:
         above = " above the encoder" if self.frozen == ENCODER else f" above {self.frozen} frozen layers"
         where = "all linear layers" if self.targets == LINEAR else ", ".join(self.targets) or "queries and values"
         what = "all weights" if self.train == "all" else f"adapters of rank {self.rank}, alpha {self.alpha}, on {where}"
-        return what + (above + " in bfloat16" * self.half if self.frozen else "")
+        return what + (above if self.frozen else "") + ", in bfloat16" * self.half
 
 
 def by_size(lm: LanguageModel, frozen: int = 0) -> Trainable:
     """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
 
-    What is frozen below them computes in bfloat16 where the hardware multiplies it, in half of the time.
+    Layers compute in bfloat16 where the hardware multiplies it.
 
     Args:
-        lm: the model.
         frozen: as in `Trainable`; 0 leaves the choice to the size.
     """
     if not lm.large:
@@ -77,7 +76,6 @@ def prepare(lm: LanguageModel, training: Trainable, seed: int, adapter: Path | N
 
     Args:
         lm: changed in place.
-        training: what is trained.
         seed: of new adapters.
         adapter: a folder with those of an earlier run.
 

@@ -14,7 +14,7 @@ Equal prompts are scored once, those of about one length together, and the candi
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,7 +80,7 @@ class Scorer:
         scoring: how token probabilities become a policy.
         packed: score the candidates of a prompt in one row; otherwise each in a row of its own.
         frozen: so many lower layers of a causal model are frozen.
-        half: what is frozen computes in bfloat16.
+        half: layers compute in bfloat16; logits, and what is checked on first use, in float32.
         most_tokens: prompts are scored together up to so many tokens, which bounds memory.
 
     Raises:
@@ -143,8 +143,8 @@ class Scorer:
         """States of the frozen part for each of the prompts."""
         B, S = prompts.tokens.shape
         kept: dict[str, Tensor] = {}
-        for rows in self._together(prompts):
-            with torch.autocast(prompts.tokens.device.type, torch.bfloat16) if self.half else nullcontext():
+        for rows in self.body.together(prompts, self.most_tokens):
+            with self._products(prompts):
                 made = self.body.lower(prompts.rows(rows))
             for name, states in made.items():
                 width = S if name == "states" else states.shape[1]
@@ -168,7 +168,7 @@ class Scorer:
             kept = prompts.rows(first)
             chosen = {name: states.index_select(0, first) for name, states in chosen.items()}
         parts: list[tuple[Tensor, Tensor]] = []
-        groups = self._together(kept)
+        groups = self.body.together(kept, self.most_tokens)
         for rows in groups:
             part = {name: states.index_select(0, rows) for name, states in chosen.items()}
             parts.append(self._score(kept.rows(rows), part))
@@ -180,24 +180,23 @@ class Scorer:
             scores = scores - self._score(nothing, {})[0]
         return Scored(policy_logits(scores, self.scoring), scores, hidden)
 
-    def _together(self, prompts: Prompts) -> list[Tensor]:
-        """Row numbers of prompts that are scored together."""
-        return self.body.together(prompts, self.most_tokens)
+    def _products(self, prompts: Prompts) -> AbstractContextManager[object]:
+        return torch.autocast(prompts.tokens.device.type, torch.bfloat16) if self.half else nullcontext()
 
     def _score(self, prompts: Prompts, lower: Lower) -> tuple[Tensor, Tensor]:
         """(B, A) scores and (B, D) first states, in the order of the prompts."""
         packed = self.body.packed.to(prompts.tokens.device)
         if self.packed:
-            states = self.body.read(prompts, lower)
+            with self._products(prompts):
+                states = self.body.read(prompts, lower)
             with in_float32(states):  # a product rounded to 8 bits would move ratios by percents
                 logits = self.body.logits(states.float())
             hidden = states[:, 0]
             source = packed.source
         else:
             every, hidden = self.body.rows(prompts, self.candidates)
-            A, M = packed.target.shape
-            logits = every[:, :, :M].float().flatten(1, 2)
-            source = torch.arange(A * M, device=logits.device).view(A, M)
+            logits = every[:, :, : packed.target.shape[1]].float().flatten(1, 2)
+            source = torch.arange(logits.shape[1], device=logits.device).view(packed.target.shape)
         tokens = token_scores(logits, packed, source, self.scoring.rule)
         scores = tokens.sum(2)
         if self.scoring.normalise == "token":
@@ -211,10 +210,12 @@ class Scorer:
         """Score some prompts both ways; where they differ, warn and leave packing."""
         self._checked = True
         some = prompts.rows(torch.arange(min(_CHECKED, len(prompts.tokens)), device=prompts.tokens.device))
+        half, self.half = self.half, False
         with torch.autocast(prompts.tokens.device.type, enabled=False):
             said = self._score(some, {})[0]
             self.packed = False
             plain = self._score(some, {})[0]
+        self.half = half
         apart = float(((said - plain).abs() / plain.abs().clamp(min=1.0)).max())
         self.packed = apart <= _TOLERANCE
         if not self.packed:
@@ -231,7 +232,6 @@ def token_scores(logits: Tensor, packed: Packed, source: Tensor, rule: Rule) -> 
 
     Args:
         logits: (B, P, V) float32.
-        packed: the candidates.
         source: (A, M) which of the P says how likely a token is.
         rule: see the module.
     """
