@@ -91,7 +91,7 @@ def test_a_large_model_with_random_weights_is_trained_as_one_that_has_read(
 
 
 def test_a_potential_shapes_it(tmp_path: Path) -> None:
-    env = "BabyAI-Text-GoToLocal-RedBall-S20"
+    env = "BabyAI-Text-GoToLocal-RedBall-S20@max_steps=20"
     how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_episodes": 1}
     lm = replace(TINY, train="heads", action_head=True)
     run = train_rs.run(settings(tmp_path / "run", **how, lm=lm), Reporter()).path
@@ -102,7 +102,7 @@ def test_a_potential_shapes_it(tmp_path: Path) -> None:
 
 
 def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path) -> None:
-    env = "BabyAI-Text-GoToLocal-RedBall-S20"
+    env = "BabyAI-Text-GoToLocal-RedBall-S20@max_steps=20"
     how = {"env": env, "steps": 32, "potential": locate(Path("sample:bk-code-minigrid")), "eval_episodes": 1}
     lm = replace(TINY, train="heads", action_head=True)
     run = train_rs.run(
