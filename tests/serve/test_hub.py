@@ -1,8 +1,6 @@
 """Runs pushed to a stand-in of the Hugging Face hub and pulled from it, and what a hostile repository can do."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.runs.record import Run, sealed
 from bkrl.serve.hub import OWN_README, pull, push
 from tests import hub as stand_in
+from tests.commands import bkrl
 from tests.experience import Config, write_dataset
 
 DATA, POLICY = "datasets/me/data", "models/me/policy"
@@ -91,7 +90,7 @@ def test_the_card_of_a_policy_has_its_results_in_the_hubs_schema(hub, tmp_path):
 
 
 def test_readers_of_others_open_it(hub, data, tmp_path):
-    """A process of its own: these libraries read HF_ENDPOINT when they are imported."""
+    """A process of its own: these libraries read HF_ENDPOINT when they are imported, and no fork has done so yet."""
     pytest.importorskip("datasets")
     push(data, "me/data")
     push(Path("sample:lm-t5"), "me/t5")
@@ -101,10 +100,10 @@ def test_readers_of_others_open_it(hub, data, tmp_path):
         "print(load_dataset('me/data', 'episodes')['train'].num_rows)\n"
         "print(type(AutoModel.from_pretrained('me/t5', subfolder='model')).__name__)"
     )
+    (tmp_path / "read.py").write_text(code)
     places = {"HF_HOME": str(tmp_path / "cache"), "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1"}
-    env = {"PATH": "", **places}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    assert done.stdout.split() == [str(len(Dataset.open(data).actions)), "3", "T5Model"], done.stderr
+    said = bkrl(tmp_path / "read.py", **places).stdout
+    assert said.split() == [str(len(Dataset.open(data).actions)), "3", "T5Model"]
 
 
 def test_a_second_push_replaces_the_first(hub, data, tmp_path):
