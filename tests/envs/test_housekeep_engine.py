@@ -15,7 +15,7 @@ from bkrl.core.errors import InputError
 from bkrl.envs import captioner, family, make_vec
 from bkrl.envs.housekeep import captions, layout
 from bkrl.envs.housekeep.episodes import shipped
-from bkrl.envs.housekeep.floors import CELL
+from bkrl.envs.housekeep.floors import BODY, CELL, floor, view_map
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.packer import THING, empty_tables, has_room
 from bkrl.envs.housekeep.sampling import model_sizes
@@ -123,6 +123,25 @@ def stepped(own: Any, polygon: int, here: NDArray[np.float64], to: NDArray[np.fl
             elif other not in reached and np.linalg.norm(nearest(a, b, middle) - middle) <= radius:
                 reached.append(other)
     return min(walls, key=lambda point: float(np.linalg.norm(point - to)))
+
+
+def test_what_is_within_a_body_of_the_floor_is_open() -> None:
+    """By the distance to every side and corner of every polygon; footprints and passages may be open as well."""
+    ground, (room, origin) = floor("Merom_1_int"), view_map("Merom_1_int")
+    squares = np.random.default_rng(0).integers(room.shape, size=(2_000, 2))
+    middles = origin + (squares + 0.5) * CELL
+    near = np.zeros(len(squares), bool)
+    for corners, sides in zip(ground.corners, ground.sides, strict=True):
+        a, b = corners[:sides], np.roll(corners[:sides], -1, 0)
+        to = middles[:, None] - a
+        along = (to * (b - a)).sum(2) / np.maximum(((b - a) ** 2).sum(1), 1e-12)
+        apart = to - along.clip(0, 1)[..., None] * (b - a)
+        turns = (b - a)[:, 0] * to[..., 1] - (b - a)[:, 1] * to[..., 0]
+        near |= (np.hypot(*apart.transpose(2, 0, 1)).min(1) <= BODY) | (turns >= 0).all(1) | (turns <= 0).all(1)
+    can_look = room[tuple(squares.T)] > 0
+    assert near.mean() > 0.1
+    assert can_look[near].all()
+    assert can_look.mean() < 0.9
 
 
 @pytest.mark.parametrize("poses", [1_000, pytest.param(POSES, marks=pytest.mark.slow)])

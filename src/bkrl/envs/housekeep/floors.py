@@ -176,24 +176,23 @@ def clear(room: Any, origin: Any, ax: float, az: float, bx: float, bz: float) ->
 
 
 @kernel
-def _paint(view: Any, origin: Any, floor: Any) -> None:
-    """Mark the squares of `view` whose middle is within `BODY` of the floor."""
-    for i in range(view.shape[0]):
-        x = origin[0] + (i + 0.5) * CELL
-        for k in range(view.shape[1]):
-            z = origin[1] + (k + 0.5) * CELL
-            for polygon in range(len(floor.sides)):
-                near = inside(floor, polygon, x, z)
+def _paint(view: Any, origin: Any, floor: Any, first: Any, end: Any) -> None:
+    """Mark squares of `view` whose middle is within `BODY` of the floor, a polygon's from `first` (P, 2) to `end`."""
+    for polygon in range(len(floor.sides)):
+        sides = floor.sides[polygon]
+        for i in range(first[polygon, 0], end[polygon, 0]):
+            x = origin[0] + (i + 0.5) * CELL
+            for k in range(first[polygon, 1], end[polygon, 1]):
+                z = origin[1] + (k + 0.5) * CELL
+                near = view[i, k] or inside(floor, polygon, x, z)
                 side = 0
-                while not near and side < floor.sides[polygon]:
+                while not near and side < sides:
                     ax, az = floor.corners[polygon, side]
-                    bx, bz = floor.corners[polygon, (side + 1) % floor.sides[polygon]]
+                    bx, bz = floor.corners[polygon, (side + 1) % sides]
                     there_x, there_z = nearest_on(ax, az, bx, bz, x, z)
                     near = np.hypot(there_x - x, there_z - z) <= BODY
                     side += 1
-                if near:
-                    view[i, k] = True
-                    break
+                view[i, k] = near
 
 
 @cache
@@ -209,7 +208,9 @@ def view_map(name: str) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     places = np.concatenate([ground.corners.reshape(-1, 2), np.stack([known.x, known.z], 1)])
     origin = np.floor((places.min(0) - _MARGIN) / CELL) * CELL
     view = np.zeros(np.ceil((places.max(0) + _MARGIN - origin) / CELL).astype(int), bool)
-    _paint(view, origin, ground)
+    low, high = ground.corners.min(1) - BODY - origin, ground.corners.max(1) + BODY - origin
+    first, end = np.maximum(low / CELL - 1, 0).astype(int), np.minimum(high / CELL + 2, view.shape).astype(int)
+    _paint(view, origin, ground, first, end)
     for r in range(len(known.keys)):
         if not np.isnan(known.half[r, 0]):
             first, last = ((known.base[r] + sign * known.half[r] - origin) / CELL for sign in (-1, 1))
