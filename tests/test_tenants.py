@@ -39,7 +39,10 @@ def stop_on_the_way(words: list[str], cwd: Path, out: str) -> None:
     process = commands.Started(words, cwd, **PLUGINS)
     process.wait_for("checkpoints/step-*", cwd / out)
     process.send_signal(signal.SIGINT)
-    assert process.done().returncode == 130
+    ended = process.done()
+    assert ended.returncode == 130, ended.stderr
+    assert "run the same command again to continue" in ended.stderr
+    assert not (cwd / out / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,14 @@ def test_a_book_keeps_rows_that_many_situations_have_once():
         assert not few or 4 * max(len(book.pays.rows), len(book.sensible.rows)) < len(keys)
 
 
-@pytest.mark.parametrize("rates", [{"bad_timing": 0.5}, {"nonsense": 1.0}, {"impossible": 0.3, "bad_timing": 0.4}])
+@pytest.mark.parametrize(
+    "rates",
+    [
+        pytest.param({"bad_timing": 0.5}, marks=pytest.mark.slow),
+        {"nonsense": 1.0},
+        {"impossible": 0.3, "bad_timing": 0.4},
+    ],
+)
 def test_noise_has_the_stated_shares(rates):
     rng = np.random.default_rng(0)
     noisy, book = Noisy(SITUATIONS, rates, 7), GoalBook(SITUATIONS, Noisy(SITUATIONS, rates, 7), Matcher(SITUATIONS))
@@ -288,6 +295,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, network):
     assert any("goals/suggested_good" in line for line in metrics)
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_closed_questions_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     metrics = the_same_when_killed(settings(tmp_path / "whole", suggester="random", wanted="all"), monkeypatch)
     assert any("goals/suggested_good" in line for line in metrics)

@@ -112,6 +112,7 @@ def test_a_run_with_a_hostile_model_ends_and_writes_in_its_folder_alone(hostile,
         assert (out / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_bytes(hostile, tmp_path: Path, monkeypatch):
     cache = tmp_path / "cache"
     whole = settings(tmp_path / "whole", suggester="openai:m", steps=1_100, cache=cache, goal_wait=True)

@@ -89,7 +89,7 @@ def test_the_held_out_part_is_of_other_episodes_and_all_samples_come_once_in_an_
     assert cloning.epoch == 1
 
 
-@pytest.mark.parametrize("network", ["compact", "recurrent"])
+@pytest.mark.parametrize("network", ["compact", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_a_stopped_run_goes_on_to_the_same_bytes(shown: Path, tmp_path: Path, network: str) -> None:
     class Dies(Reporter):
         def progress(self, title: str, total: int, unit: str = "steps") -> Any:
@@ -118,6 +118,7 @@ def settings(data: Path, out: Path, network: str = "compact", **changes: Any) ->
     return TrainRsConfig(alg="bc", data=data, out=out, network=network, **base | {"env": ENV} | changes)
 
 
+@pytest.mark.slow
 def test_a_clone_of_the_bot_succeeds_where_the_bot_does(shown: Path, tmp_path: Path) -> None:
     config = settings(shown, tmp_path / "clone", steps=100_000, eval_every=100_000, eval_episodes=100, batch_size=256)
     result = train_rs.run(config, Reporter())

@@ -245,6 +245,7 @@ def test_stopped_and_continued_is_byte_for_byte_the_same(tmp_path: Path, whole: 
     assert timeless(whole[0]).count("eval/return") == 5
 
 
+@pytest.mark.slow
 def test_a_recurrent_agent_goes_on_with_what_it_remembered(tmp_path: Path) -> None:
     whole, _ = go(tmp_path / "whole", network=recurrent)
     for stop in (448, 1024):
@@ -439,12 +440,10 @@ ARGUMENTS = ["train-rs", "--env", "Toy-Grid", "--steps", "30000", "--num-envs", 
 ARGUMENTS += ["--eval-every", "15000", "--eval-episodes", "8", "--checkpoint-every", "4096"]
 
 
+@pytest.mark.slow  # a fast run that Ctrl-C ends and that goes on: tests/test_tenants.py
 @pytest.mark.parametrize(
     ("number", "code"),
-    [
-        (signal.SIGINT, 130),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGTERM, 143), (signal.SIGKILL, -9))),
-    ],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
 )
 def test_signals(tmp_path: Path, number: int, code: int) -> None:
     command = [*ARGUMENTS, "--out", tmp_path / "run"]

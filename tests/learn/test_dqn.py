@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from bkrl.envs import make_vec
@@ -102,6 +103,7 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_weights():
     assert whole.step == other.step
 
 
+@pytest.mark.slow
 def test_it_learns_the_better_exit():
     made = learner(learning_rate=2e-3)
     while made.step < 6_000:

@@ -125,7 +125,14 @@ def test_it_learns_an_easy_level():
     assert steps_needed() < 0.7 * before
 
 
-@pytest.mark.parametrize("options", [{}, {"target_every": 2, "n_step": 2, "capacity": 40}, {"compat": "upstream"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"target_every": 2, "n_step": 2, "capacity": 40},
+        pytest.param({"compat": "upstream"}, marks=pytest.mark.slow),
+    ],
+)
 def test_it_goes_on_exactly_where_it_was(options):
     one = learner_of(max_env(options), **options)
     for _ in range(2):

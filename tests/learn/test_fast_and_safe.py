@@ -79,7 +79,8 @@ def test_looking_once_is_looking_at_all() -> None:
         assert torch.allclose(a, b, atol=1e-3)
 
 
-@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
+@pytest.mark.slow  # fast runs: tests/learn/test_ppo.py, and what bfloat16 changes below
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_learns_on_every_device_and_in_both_precisions(device: torch.device, precision: str) -> None:
     ppo = make(hardware=Hardware(device, precision))
     while not ppo.done:

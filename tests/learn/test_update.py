@@ -242,7 +242,9 @@ def test_nothing_of_an_episode_reaches_the_next_one() -> None:
         assert not np.allclose(agent.act(view, full, ~first, None).logits, fresh, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow) if one == "film" else one for one in READERS]
+)
 def test_a_reader_goes_on_with_the_same_bytes(name: str) -> None:
     """Words, memories and gathered statistics included."""
     whole = reader(name)

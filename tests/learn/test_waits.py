@@ -47,7 +47,7 @@ def as_on_a_gpu(ppo: PPO, monkeypatch: pytest.MonkeyPatch) -> PPO:
     return ppo
 
 
-@pytest.mark.parametrize("network", ["compact", "paper"])
+@pytest.mark.parametrize("network", ["compact", pytest.param("paper", marks=pytest.mark.slow)])
 def test_an_iteration_waits_for_each_action_and_once_for_its_figures(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

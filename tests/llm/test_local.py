@@ -206,10 +206,9 @@ def test_an_interrupt_ends_what_a_model_computes(model: Path, tmp_path: Path) ->
         os.kill(there[0], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
-@pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_model_ends_with_the_command_that_asks_it(number: int, code: int, tmp_path: Path) -> None:
     folder = tiny_gguf.build(tmp_path / "tiny", "llama")
     path = tiny_gguf.to_gguf(folder, "llama", tmp_path / "tiny.gguf")

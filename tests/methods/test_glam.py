@@ -165,22 +165,23 @@ def test_a_model_that_is_no_longer_finite_stops_the_run(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_clone_and_a_run_with_one_env_are_the_same_in_every_repetition(tmp_path: Path) -> None:
-    shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=12, out=tmp_path / "bot"), Reporter()).path
-    how = {"steps": 48, "eval_every": 24, "eval_episodes": 1, "env": ENV, "seed": 3}
-    one_env = replace(PPO, num_envs=1, num_minibatches=2)
-    made: dict[str, list[dict[str, bytes]]] = {"clone": [], "one env": []}
-    for number in range(2):
+@pytest.mark.parametrize("kind", [pytest.param("clone", marks=pytest.mark.slow), "one env"])
+def test_a_clone_and_a_run_with_one_env_are_the_same_in_every_repetition(tmp_path: Path, kind: str) -> None:
+    how: dict[str, Any] = {"steps": 48, "eval_every": 24, "eval_episodes": 1, "env": ENV, "seed": 3}
+    if kind == "clone":
+        shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=12, out=tmp_path / "bot"), Reporter()).path
         lm = ClonedLM("tiny-t5", window=1, head_size=16)
-        out = tmp_path / f"clone{number}"
-        train_rs.run(TrainRsConfig(alg="bc", data=shown, lm=lm, batch_size=24, out=out, **how), Reporter())
-        made["clone"].append(weights(out))
-        out = tmp_path / f"one{number}"
-        train_rs.run(TrainRsConfig(alg="glam", lm=TINY, ppo=one_env, out=out, **how), Reporter())
-        made["one env"].append(weights(out))
-    for first, second in made.values():
-        assert len(first) > 2
-        assert first == second
+        how |= {"alg": "bc", "data": shown, "lm": lm, "batch_size": 24}
+    else:
+        how |= {"alg": "glam", "lm": TINY, "ppo": replace(PPO, num_envs=1, num_minibatches=2)}
+    made = []
+    for number in range(2):
+        out = tmp_path / f"run{number}"
+        train_rs.run(TrainRsConfig(out=out, **how), Reporter())
+        made.append(weights(out))
+    first, second = made
+    assert len(first) > 2
+    assert first == second
 
 
 def weights(run: Path) -> dict[str, bytes]:

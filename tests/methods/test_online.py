@@ -75,6 +75,7 @@ def test_a_killed_run_says_what_the_whole_run_asked(server, tmp_path, monkeypatc
     assert usage["cached"] == 0
 
 
+@pytest.mark.slow
 def test_waiting_and_kept_replies_give_the_same_bytes_and_nothing_is_asked_twice(server, tmp_path):  # noqa: F811
     first = settings(tmp_path / "cold", llm="openai:m", label_wait=True)
     cold = train_rs.run(first, Reporter())

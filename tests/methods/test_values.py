@@ -81,7 +81,9 @@ def test_what_noveld_pays_is_chosen(alg, kind):
         assert (stream.alpha, stream.first_visit) == (alpha, first)
 
 
-@pytest.mark.parametrize(("alg", "kind"), [("pqn", "noveld"), ("dqn", "apt-learnt")])
+@pytest.mark.parametrize(
+    ("alg", "kind"), [("pqn", "noveld"), pytest.param("dqn", "apt-learnt", marks=pytest.mark.slow)]
+)
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, alg, kind):
     lines = the_same_when_killed(settings(alg, out=tmp_path / "whole", curiosity=kind), monkeypatch)
     assert any(f"{kind.removesuffix('-learnt')}/novelty" in line for line in lines)

@@ -66,7 +66,7 @@ def test_what_is_read_has_every_wording_and_no_answer():
     assert texts == read((DATA,), 400, seed=1) != read((DATA,), 400, seed=2)
 
 
-@pytest.mark.parametrize("kind", ["t5", "causal"])
+@pytest.mark.parametrize("kind", [pytest.param("t5", marks=pytest.mark.slow), "causal"])
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(kind, tmp_path, monkeypatch):
     whole = made(tmp_path / "whole", kind=kind)
     iterate = Pretrainer.iterate

@@ -357,6 +357,7 @@ def test_it_refuses_what_it_cannot_report(tmp_path: Path):
         report.run(replace(config, out=runs[0]), Reporter())
 
 
+@pytest.mark.slow
 def test_the_same_study_run_again_gives_the_same_tables(tmp_path: Path):
     """Another place, other clocks, other manifests: results.json is the same, byte for byte; timings.json is not."""
     made = []

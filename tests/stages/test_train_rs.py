@@ -113,7 +113,13 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
     assert Run.open(result.path, "train-rs").manifest["outputs"]["policy-best.safetensors"]
 
 
-@pytest.mark.parametrize("form", ["pbrs", "advice", "pbrs+advice", "decay", "progress", "pbim", "additive"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("pbrs", "advice", "progress", "additive"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("pbrs+advice", "decay", "pbim")),
+    ],
+)
 def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
     config = settings(
         tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm"), shaping=form, steps=3_000
@@ -128,7 +134,9 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
     assert load_agent(result.path).spec["name"] == "compact"
 
 
-@pytest.mark.parametrize("form", ["pbrs", pytest.param("progress", marks=pytest.mark.slow), "advice"])
+@pytest.mark.parametrize(
+    "form", ["pbrs", *(pytest.param(one, marks=pytest.mark.slow) for one in ("progress", "advice"))]
+)
 def test_trust_follows_the_accuracy_of_the_potential(tmp_path: Path, form: str) -> None:
     def weights(name: str, **changes) -> bytes:
         made = run(settings(tmp_path / name, steps=1_500, **changes), Reporter())
@@ -330,9 +338,9 @@ def test_complete_runs_are_left_alone_and_another_config_is_refused(tmp_path: Pa
     ("env_id", "alg"),
     [
         ("Toy-TwoExits", "bk-code"),
-        ("Toy-TwoExits", "bk-code pbim"),
-        ("Toy-TwoExits", "bk-code advice"),
-        ("BabyAI-Text-GoToLocal-RedBall-S20", "ppo"),
+        pytest.param("Toy-TwoExits", "bk-code pbim", marks=pytest.mark.slow),
+        pytest.param("Toy-TwoExits", "bk-code advice", marks=pytest.mark.slow),
+        pytest.param("BabyAI-Text-GoToLocal-RedBall-S20", "ppo", marks=pytest.mark.slow),
         pytest.param("BabyAI-Text-PickUp-RedBall-S20", "rnd", marks=pytest.mark.slow),
     ],
 )
@@ -454,7 +462,9 @@ def test_novelty_is_learnt_on_the_device_of_the_policy(monkeypatch: pytest.Monke
 
 def test_a_weight_that_does_not_fall_to_0_in_time_guarantees_nothing_and_is_said(tmp_path: Path) -> None:
     code = potential_run(tmp_path / "rm")
-    config = settings(tmp_path / "late", alg="bk-code", potential=code, shaping="decay", shaping_until=10**8)
+    config = settings(
+        tmp_path / "late", alg="bk-code", potential=code, shaping="decay", shaping_until=10**8, steps=3_000
+    )
     made = run(config, Reporter())
     assert made.facts["guarantee"].startswith("none: its weight still is 100 % of the first at the end")
     assert any("--shaping-until 100,000,000 lies beyond --steps" in one for one in made.facts["warnings"])

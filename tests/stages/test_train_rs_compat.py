@@ -55,6 +55,7 @@ def test_defects_change_what_is_learnt_and_b9_is_how_it_is_anyway(tmp_path: Path
     assert same == {"", "b8", "b9", "b10"}
 
 
+@pytest.mark.slow
 def test_interrupted_with_defects_is_byte_for_byte_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     potential = potential_run(tmp_path / "rm")
     whole = settings(

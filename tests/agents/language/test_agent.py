@@ -37,6 +37,7 @@ TRAININGS = {
     "layers in bfloat16": ("tiny-causal", Trainable("lora", 2, rank=2, half=True)),
     "heads": ("tiny-causal", Trainable("heads")),
 }
+QUICK = {"all", "adapters in the decoder", "layers in bfloat16", "heads"}
 
 
 def agent_of(name="tiny-t5", settings=SMALL, seed=0, **more):
@@ -61,7 +62,9 @@ def untimed(metrics):
     return {name: value for name, value in metrics.items() if not name.startswith("time/")}
 
 
-@pytest.mark.parametrize("kind", TRAININGS)
+@pytest.mark.parametrize(
+    "kind", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in TRAININGS]
+)
 def test_training_goes_on_exactly_where_it_stopped(kind, tmp_path):
     name, training = TRAININGS[kind]
     settings = replace(SMALL, training=training, action_head=kind == "heads")
