@@ -30,6 +30,11 @@ from tests.envs import equality_babyai as equality
 RED_BALL = "BabyAI-Text-GoToLocal-RedBall-S20"
 
 # One id at least for each instruction, object, way of generating a layout, and rule.
+ALIKE = {
+    "BabyAI-BossLevel-v0", "BabyAI-GoToObjMazeOpen-v0", "BabyAI-GoToRedBallGrey-v0", "BabyAI-SynthS5R2-v0",
+    "BabyAI-UnlockToUnlock-v0",
+}  # fmt: skip
+"""Levels of the sample that others in it are like."""
 PYPI_SAMPLE = [
     "BabyAI-GoToRedBallGrey-v0",
     "BabyAI-GoToObjMazeOpen-v0",
@@ -52,7 +57,9 @@ PYPI_SAMPLE = [
 ]
 
 
-@pytest.mark.parametrize("stream", ["random", "bot", "meddler"])
+@pytest.mark.parametrize(
+    "stream", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("random", "bot")), "meddler"]
+)
 def test_published_levels_equal_minigrid(stream: str) -> None:
     for i, env_id in enumerate(LEVELS):
         equality.compare(env_id, stream, [100 + i, 200 + i], 60, Counter())
@@ -64,7 +71,9 @@ def test_a_truncated_episode_equals_minigrid() -> None:
     assert seen["truncated"] > 0
 
 
-@pytest.mark.parametrize("env_id", PYPI_SAMPLE)
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(one, marks=pytest.mark.slow) if one in ALIKE else one for one in PYPI_SAMPLE]
+)
 def test_other_levels_equal_minigrid(env_id: str) -> None:
     for stream, seeds in (("meddler", [1, 2]), ("bot", [3, 4]), ("errands", [5, 6])):
         equality.compare(env_id, stream, seeds, 60, Counter())
@@ -76,8 +85,8 @@ def test_other_levels_equal_minigrid(env_id: str) -> None:
     [
         ("BabyAI-Text-GoTo-RedBallBlueBox-S20", 400),
         ("BabyAI-PutNextLocalS5N3-v0", 500),
-        ("BabyAI-MiniBossLevel-v0", 800),
-        ("BabyAI-SynthSeq-v0", 300),
+        pytest.param("BabyAI-MiniBossLevel-v0", 800, marks=pytest.mark.slow),
+        pytest.param("BabyAI-SynthSeq-v0", 300, marks=pytest.mark.slow),
     ],
 )
 def test_errands_equal_minigrid(env_id: str, steps: int) -> None:
@@ -87,7 +96,7 @@ def test_errands_equal_minigrid(env_id: str, steps: int) -> None:
     assert seen["drop empty carrying"] > 0
 
 
-@pytest.mark.parametrize(("size", "distractors"), [(5, 1), (6, 4), (7, 8), (20, 7)])
+@pytest.mark.parametrize(("size", "distractors"), [(5, 1), (6, 4), pytest.param(7, 8, marks=pytest.mark.slow), (20, 7)])
 def test_layouts_equal_minigrid(size: int, distractors: int) -> None:
     """Cramped rooms, in which many layouts are rejected because something cannot be reached."""
     level = Level("cramped", "go to, then go to", (PRETRAINING, PURPLE_KEY), size, distractors)
@@ -323,7 +332,14 @@ def test_single_env_equals_minigrid() -> None:
         ours.step(7)
 
 
-@pytest.mark.parametrize("env_id", ["BabyAI-KeyInBox-v0", "MiniGrid-LavaGapS5-v0", "BabyAI-PutNextS5N2Carrying-v0"])
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        pytest.param("BabyAI-KeyInBox-v0", marks=pytest.mark.slow),
+        "MiniGrid-LavaGapS5-v0",
+        "BabyAI-PutNextS5N2Carrying-v0",
+    ],
+)
 def test_pictures_equal_minigrids(env_id: str) -> None:
     ours, theirs = make(env_id, render_mode="rgb_array"), make(env_id, backend="reference", render_mode="rgb_array")
     rng = np.random.default_rng(1)
@@ -342,8 +358,7 @@ def test_pictures_equal_minigrids(env_id: str) -> None:
 @pytest.mark.parametrize(
     "env_id",
     [
-        RED_BALL,
-        "BabyAI-Unlock-v0",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (RED_BALL, "BabyAI-Unlock-v0")),
         "MiniGrid-LavaGapS5-v0",
         "MiniGrid-Dynamic-Obstacles-5x5-v0",
         "MiniGrid-GoToDoor-8x8-v0",

@@ -150,7 +150,9 @@ class Rejecting(GlamEnv):
                 return pairs[first], pairs[second], pairs
 
 
-@pytest.mark.parametrize(("env_id", "num_dists"), [(TRAIN, 1), (TEST, 0), (TEST, 8)])
+@pytest.mark.parametrize(
+    ("env_id", "num_dists"), [(TRAIN, 1), (TEST, 0), pytest.param(TEST, 8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("may_equal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_missions_are_distributed_as_by_rejection(env_id: str, num_dists: int, may_equal: bool) -> None:
     """Whether both are the same, how many objects are like the first and like the second, and which come."""
@@ -222,7 +224,8 @@ def layouts(kind: str, room_size: int, num_dists: int, count: int, plain: bool) 
 @pytest.mark.parametrize(
     ("kind", "room_size", "num_dists", "count"),
     [
-        *((kind, 8, 12, 5000) for kind in MIXED),
+        ("pickup", 8, 12, 5000),
+        *(pytest.param(kind, 8, 12, 5000, marks=pytest.mark.slow) for kind in MIXED if kind != "pickup"),
         *(pytest.param(kind, 7, 10, 5000, marks=pytest.mark.slow) for kind in ("goto", "open")),
     ],
 )
@@ -238,7 +241,13 @@ def test_crowded_rooms_are_distributed_as_by_rejection(kind: str, room_size: int
 # ------------------------------------------------------------------------------------------------- engine and options
 
 
-@pytest.mark.parametrize("kind", TASK_KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("goto-after-pickup", "pickup-seq-pickup") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in TASK_KINDS
+    ],
+)
 def test_every_kind_equals_minigrid(kind: str) -> None:
     seen: Counter[str] = Counter()
     for stream, seeds in (("random", [1, 2]), ("meddler", [3, 4]), ("errands", [5, 6]), ("bot", [7, 8])):

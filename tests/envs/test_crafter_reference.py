@@ -66,7 +66,9 @@ def test_the_ids_and_their_rule_sets():
         bkrl.envs.make("Crafter-Text-EatCows", backend="reference")
 
 
-@pytest.mark.parametrize("observation", ["symbolic", "image", "both"])
+@pytest.mark.parametrize(
+    "observation", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("symbolic", "image")), "both"]
+)
 def test_gymnasium_accepts_it(observation):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

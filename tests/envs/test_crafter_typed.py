@@ -16,6 +16,7 @@ from tests.envs import equality_crafter as equality
 
 HARDER = [action.name for action in ACTION_SETS["harder"]]
 TYPED = [env_id for env_id in GAMES if GAMES[env_id].rules.typed]
+QUICK = {"Crafter-Typed-Full", "Crafter-Typed-Original", "Crafter-Typed-EatPlant"}
 
 
 @pytest.fixture
@@ -108,7 +109,11 @@ def test_a_sleeper_hears_nothing_but_sleep(pair):
 
 
 @pytest.mark.parametrize(
-    ("env_id", "stage"), list(zip(TYPED[:4] + TYPED[4::9], ["miner", "garden", "besieged"] * 3, strict=False))
+    ("env_id", "stage"),
+    [
+        one if one[0] in QUICK else pytest.param(*one, marks=pytest.mark.slow)
+        for one in zip(TYPED[:4] + TYPED[4::9], ["miner", "garden", "besieged"] * 3, strict=False)
+    ],
 )
 def test_the_engine_is_the_reference(env_id, stage):
     assert equality.play(env_id, 11, 60, stage)["action_success"] > 0

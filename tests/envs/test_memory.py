@@ -29,7 +29,9 @@ def truth(env: Any, seen: dict[str, set[Any]]) -> list[int]:
     return [len(seen[name]) for name in NAMES]
 
 
-@pytest.mark.parametrize("env_id", LEVELS)
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(one, marks=pytest.mark.slow) if "Obstructed" in one else one for one in LEVELS]
+)
 def test_rooms_are_remembered_as_they_were(env_id: str) -> None:
     """A walk that turns, walks, picks up and opens whatever it can, followed on minigrid's own objects."""
     env: Any = family("babyai").make_reference(env_spec(env_id))

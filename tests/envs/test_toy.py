@@ -49,7 +49,9 @@ def test_endless_is_worth_a_geometric_series() -> None:
     assert q[0, 0] == pytest.approx(GAMMA / (1 - GAMMA))
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize(
+    "env_id", [pytest.param(one, marks=pytest.mark.slow) if one == "Toy-TwoExits" else one for one in IDS]
+)
 def test_shaping_moves_values_by_the_potential_and_keeps_the_best_actions(env_id: str) -> None:
     """Q'(s, a) = Q(s, a) - Φ(s) (Ng et al., 1999), so the set of best actions is the same."""
     table, rng = toy.table(env_id), np.random.default_rng(3)

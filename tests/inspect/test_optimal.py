@@ -58,7 +58,7 @@ def explorer() -> Explorer:
     return Explorer(ENV)
 
 
-@pytest.mark.parametrize("seed", [3, 11])
+@pytest.mark.parametrize("seed", [pytest.param(3, marks=pytest.mark.slow), 11])
 def test_values_are_those_of_a_naive_solver_on_minigrid(explorer, seed):
     env = make_minigrid(ENV)
     env.reset(seed=seed)

@@ -81,7 +81,9 @@ def one_window(potential: Scaled, rollout: Rollout, t: int, n: int, final: np.nd
 
 
 @pytest.fixture(
-    scope="module", params=[code, preference, lambda: preference(3), goal], ids=["code", "pref", "ensemble", "goal"]
+    scope="module",
+    params=[code, preference, pytest.param(lambda: preference(3), marks=pytest.mark.slow), goal],
+    ids=["code", "pref", "ensemble", "goal"],
 )
 def potential(request) -> Iterator[Scaled]:
     made = scaled(request.param())

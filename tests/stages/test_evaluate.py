@@ -87,7 +87,14 @@ def test_views_seen_before_are_not_looked_at_again(policy: Path, greedy: bool, m
     assert looked < sum(asked) / 2
 
 
-@pytest.mark.parametrize("env_id", ["BabyAI-Text-GoToLocal-RedBall-S20", "Crafter-Text-PlaceCraftingTable", "Toy-Grid"])
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "BabyAI-Text-GoToLocal-RedBall-S20",
+        pytest.param("Crafter-Text-PlaceCraftingTable", marks=pytest.mark.slow),
+        "Toy-Grid",
+    ],
+)
 def test_envs_laid_out_once_begin_the_same_episodes_again(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     envs = make_vec(env_id, 6)
     laid_out: list[object] = []

@@ -71,7 +71,7 @@ def ordering(phi: Scaled, data: Dataset) -> float:
     return float(((ours > others) + 0.5 * (ours == others)).mean())
 
 
-@pytest.mark.parametrize("variant", ["code", "goal"])
+@pytest.mark.parametrize("variant", ["code", pytest.param("goal", marks=pytest.mark.slow)])
 def test_with_the_mission_the_right_object_is_told_from_a_wrong_one(folder: Path, variant: str) -> None:
     data = Dataset.open(folder / "data")
     aware, blind = (load_potential(potential(folder, variant, with_mission)) for with_mission in (True, False))
@@ -109,7 +109,9 @@ def test_the_whole_chain_runs_and_says_what_it_reads(folder: Path, tmp_path: Pat
     assert "reads" not in read_json(blind / "potential.json")
 
 
-@pytest.mark.parametrize("control", ["random", pytest.param("shuffled", marks=pytest.mark.slow), "zero"])
+@pytest.mark.parametrize(
+    "control", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("random", "shuffled")), "zero"]
+)
 def test_controls_of_labels_with_missions_read_them_too(folder: Path, control: Any) -> None:
     phi = load_potential(potential(folder, "pref", control=control))
     assert phi.reads.mission == (control != "zero")
@@ -119,7 +121,7 @@ def test_controls_of_labels_with_missions_read_them_too(folder: Path, control: A
     assert (phi(windows) != other).any() == (control != "zero")
 
 
-@pytest.mark.parametrize("variant", ["code", "goal", "pref"])
+@pytest.mark.parametrize("variant", ["code", "goal", pytest.param("pref", marks=pytest.mark.slow)])
 def test_phi_of_a_rollout_is_that_of_its_windows_with_their_missions(folder: Path, variant: str) -> None:
     data = Dataset.open(folder / "data")
     phi = load_potential(potential(folder, variant))
@@ -147,7 +149,6 @@ def test_phi_of_a_rollout_is_that_of_its_windows_with_their_missions(folder: Pat
 
 
 def test_prompts_show_missions_only_when_they_are_asked_to(folder: Path) -> None:
-    potential(folder, "pref", True), potential(folder, "pref", False)
     asked, plain = (
         {str(row["prompt"]) for row in responses_of(label.run(replace_labels(folder, flag), Reporter()))}
         for flag in (True, False)
@@ -173,15 +174,15 @@ def test_a_dataset_without_missions_has_none_to_show(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "BabyAI-PickupLoc",
         "BabyAI-PutNextLocalS6N4",
-        "BabyAI-GoToSeqS5R2",
         "MiniGrid-DoorKey-5x5",
         "MiniGrid-UnlockPickup",
-        "MiniGrid-KeyCorridorS3R1",
-        "MiniGrid-MultiRoom-N2-S4",
-        "MiniGrid-ObstructedMaze-1Dl",
         "MiniGrid-MemoryS7",
+        pytest.param("BabyAI-PickupLoc", marks=pytest.mark.slow),
+        pytest.param("BabyAI-GoToSeqS5R2", marks=pytest.mark.slow),
+        pytest.param("MiniGrid-KeyCorridorS3R1", marks=pytest.mark.slow),
+        pytest.param("MiniGrid-MultiRoom-N2-S4", marks=pytest.mark.slow),
+        pytest.param("MiniGrid-ObstructedMaze-1Dl", marks=pytest.mark.slow),
     ],
 )
 def test_levels_of_several_kinds_are_trained_in_natively(tmp_path: Path, name: str) -> None:

@@ -142,7 +142,7 @@ def test_few_values_that_do_not_differ_leave_their_spread_unknown() -> None:
     assert not shifted.difference.known
 
 
-@pytest.mark.parametrize("n", [5, 7, 12])
+@pytest.mark.parametrize("n", [5, 7, pytest.param(12, marks=pytest.mark.slow)])
 def test_intervals_against_a_naive_bootstrap(n: int) -> None:
     """Loops over runs drawn one by one, and quantiles by sorting."""
     x, y = rng(n).normal(0.6, 0.2, n), rng(n + 1).normal(0.5, 0.2, n + 1)
