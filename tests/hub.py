@@ -150,7 +150,7 @@ def _tree(sizes: dict[str, int], below: str, recursive: bool) -> list[dict[str, 
 def serving() -> Iterator[Hub]:
     """A hub as long as the block lasts."""
     with Hub() as hub:
-        thread = threading.Thread(target=hub.serve_forever, daemon=True)
+        thread = threading.Thread(target=hub.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield hub

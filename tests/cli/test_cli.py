@@ -167,7 +167,12 @@ def test_a_closed_pipe_is_no_error():
 
 
 @pytest.mark.parametrize(
-    "arguments", ["list algs", "list algs --json", "prompt pref BabyAI-Text-GoToLocal-RedBall-S20"]
+    "arguments",
+    [
+        "list algs",
+        "list algs --json",
+        pytest.param("prompt pref BabyAI-Text-GoToLocal-RedBall-S20", marks=pytest.mark.slow),
+    ],
 )
 def test_a_reader_that_leaves_before_the_first_line_is_no_error(arguments):
     code = f"{sys.executable} -m bkrl {arguments} | true"
@@ -175,8 +180,14 @@ def test_a_reader_that_leaves_before_the_first_line_is_no_error(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("reader", ["true", "head -1"])
-@pytest.mark.parametrize("form", ["", " --json"])
+@pytest.mark.parametrize(
+    ("form", "reader"),
+    [
+        ("", "true"),
+        (" --json", "head -1"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("", "head -1"), (" --json", "true"))),
+    ],
+)
 def test_a_reader_that_leaves_changes_no_exit_code(reader, form, tmp_path):
     first = Run.create(tmp_path / "data", stage="collect", config={"seed": 1})
     first.finish([])
@@ -205,7 +216,7 @@ def test_help_nobody_reads_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("width", ["abc", "", "-5", "90"])
+@pytest.mark.parametrize("width", ["abc", "-5", *(pytest.param(one, marks=pytest.mark.slow) for one in ("", "90"))])
 def test_any_width_of_the_terminal_is_borne(width):
     environment = os.environ | {"TERMINAL_WIDTH": width}
     done = subprocess.run([sys.executable, "-m", "bkrl", "--help"], capture_output=True, text=True, env=environment)
@@ -391,7 +402,7 @@ def test_a_name_that_no_file_can_have_gets_a_sentence(capsys):
         assert len(text) < 120
 
 
-@pytest.mark.parametrize("words", ["list algs", "list algs --json", "--help"])
+@pytest.mark.parametrize("words", [pytest.param("list algs", marks=pytest.mark.slow), "list algs --json", "--help"])
 def test_a_result_that_cannot_be_printed_gets_a_sentence(words):
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m bkrl {words} >/dev/full"], capture_output=True, text=True

@@ -233,7 +233,15 @@ def test_deep_nesting_is_refused(tmp_path: Path, refused: Callable[..., str], na
     shutil.rmtree(run.path)
 
 
-@pytest.mark.parametrize("name", ["bk-code-minigrid", "bk-pref-minigrid", "bk-goal-minigrid", "bk-pref-crafter"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bk-code-minigrid",
+        "bk-pref-minigrid",
+        "bk-goal-minigrid",
+        pytest.param("bk-pref-crafter", marks=pytest.mark.slow),
+    ],
+)
 def test_a_sealed_potential_with_odd_values_is_used_or_refused(sample: Callable[[str], Path], name: str) -> None:
     path = sample(name)
     whole = (path / "potential.json").read_text()

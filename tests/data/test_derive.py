@@ -95,7 +95,7 @@ def write(path, episodes, info=None, shape=(1,), actions=("a", "b"), config=None
 ONE, TWO, THREE = [(5, b"\1\2\3"), (6, b"\4\20")], [(5, b"\1\2\4"), (8, b"\7\7\7\30")], [(9, b"\1\2")]
 
 
-@pytest.mark.parametrize("part_bytes", [1, 20, 10**6])
+@pytest.mark.parametrize("part_bytes", [1, pytest.param(20, marks=pytest.mark.slow), 10**6])
 def test_merged_datasets_are_what_one_writer_would_have_written(tmp_path, monkeypatch, part_bytes):
     one, two = write(tmp_path / "one", ONE), write(tmp_path / "two", TWO)
     monkeypatch.setattr(writer_module, "PART_BYTES", part_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,10 @@ MOMENTS: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("when", "what"), MOMENTS, ids=lambda moment: str(moment))
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [one if one in MOMENTS[3:] else pytest.param(*one, marks=pytest.mark.slow) for one in MOMENTS],
+)
 def test_a_kill_at_any_moment_of_submitting_loses_nothing_and_pays_nothing_twice(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, when: str, what: str
 ) -> None:
@@ -172,8 +176,18 @@ def test_a_kill_at_any_moment_of_submitting_loses_nothing_and_pays_nothing_twice
     desk.same_as_live(done)
 
 
-@pytest.mark.parametrize("call", ["upload", "create", "list", "retrieve", "content"])
-@pytest.mark.parametrize("fault", ["reset_after", "500", "429:0"])
+CALLS = ["upload", "create", "list", "retrieve", "content"]
+FAULTS = list(zip(["reset_after", "500", "reset_after", "429:0", "429:0"], CALLS, strict=True))
+"""One of each call, which the fast run has."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "call"),
+    [
+        one if one in FAULTS else pytest.param(*one, marks=pytest.mark.slow)
+        for one in product(("reset_after", "500", "429:0"), CALLS)
+    ],
+)
 def test_passing_faults_of_the_calls_are_got_over(desk: Desk, call: str, fault: str) -> None:
     desk.server.desk.plan = lambda name, attempt: fault if name == call and attempt == 0 else "ok"
     for _ in range(4):

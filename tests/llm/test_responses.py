@@ -38,7 +38,9 @@ def known(folder: Path, name: str = "responses") -> dict[str, Any]:
     return next(entry for key, entry in entries.items() if (name in key) == (name == "responses"))
 
 
-@pytest.mark.parametrize("habit", HABITS)
+@pytest.mark.parametrize(
+    "habit", [pytest.param(one, marks=pytest.mark.slow) if one in ("details", "no_format") else one for one in HABITS]
+)
 def test_both_apis_bring_the_same(server: FaultServer, tmp_path: Path, habit: str) -> None:
     server.plan = lambda prompt, attempt: habit
     both = [ask(tmp_path / api, api, "low") for api in ("chat", "responses")]

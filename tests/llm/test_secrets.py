@@ -24,7 +24,7 @@ def broken(*arguments: Any) -> None:
     raise KeyError("a bug of our own")
 
 
-@pytest.mark.parametrize("user", ["", "ann:pass%2FCANARY@"])
+@pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.slow), "ann:pass%2FCANARY@"])
 def test_a_server_that_echoes_every_secret_gets_none_of_them_stored_or_shown(
     server: FaultServer,
     user: str,

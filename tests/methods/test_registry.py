@@ -51,7 +51,17 @@ def test_a_table_that_methods_share_is_checked_whole_and_used_in_part():
         settings_from({"int_cof": 0.3}, "rnd")
 
 
-@pytest.mark.parametrize("method", methods(), ids=lambda method: method.name)
+VARIANTS = {
+    "babyai-ppo", "bk-evolve", "bk-goal", "bk-online", "bk-own", "ellm-dqn", "ellm-ppo", "glam-published",
+}  # fmt: skip
+"""Methods whose flags are most of another's."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(one, marks=pytest.mark.slow) if one.name in VARIANTS else one for one in methods()],
+    ids=lambda method: method.name,
+)
 def test_the_help_of_a_method_has_its_own_flags_on_one_page(method, capsys, monkeypatch):
     def page(*words, columns="80"):
         monkeypatch.setenv("COLUMNS", columns)

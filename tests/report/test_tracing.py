@@ -160,7 +160,7 @@ def test_a_run_whose_config_is_gone_says_what_to_do(tmp_path: Path, capsys: pyte
     assert "config.json is damaged: it lacks 'argv'; restore it or make its run again." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("where", [".", "logs", "../elsewhere"])
+@pytest.mark.parametrize("where", [".", pytest.param("logs", marks=pytest.mark.slow), "../elsewhere"])
 def test_inputs_named_by_relative_paths_are_found_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:

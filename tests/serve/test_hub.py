@@ -63,7 +63,10 @@ def test_a_dataset_comes_back_as_it_was(hub, data, tmp_path):
         assert part in card
 
 
-@pytest.mark.parametrize("sample", ["bk-pref-minigrid", "bk-code-crafter", "labels-qwen1.5b-crafter", "lm-t5"])
+@pytest.mark.parametrize(
+    "sample",
+    [pytest.param("bk-pref-minigrid", marks=pytest.mark.slow), "bk-code-crafter", "labels-qwen1.5b-crafter", "lm-t5"],
+)
 def test_other_runs_come_back(hub, sample, tmp_path):
     push(Path(f"sample:{sample}"), "me/sample")
     pulled = pull("me/sample", tmp_path / "copy")

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,14 @@ def without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("family", ["babyai", "crafter"])
-@pytest.mark.parametrize("variant", ["pref", "goal", "code"])
+@pytest.mark.parametrize(
+    ("variant", "family"),
+    [
+        *product(("pref", "goal"), ("babyai", "crafter")),
+        ("code", "babyai"),
+        pytest.param("code", "crafter", marks=pytest.mark.slow),
+    ],
+)
 def test_the_rules_annotator_labels_everything(
     family: str, variant: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -309,9 +316,20 @@ def test_other_prompts_are_other_questions_and_another_run(
             label(crafter, tmp_path, "own run", prompt=str(own), **asked)
 
 
-@pytest.mark.parametrize("ask", ["open", "closed"])
 @pytest.mark.parametrize(
-    "asked", [{"variant": "pref"}, {"variant": "goal"}, {"variant": "code"}, {"compare": "points"}, {"rate": "need"}]
+    ("asked", "ask"),
+    [
+        ({"variant": "pref"}, "open"),
+        ({"variant": "goal"}, "open"),
+        ({"variant": "code"}, "closed"),
+        ({"compare": "points"}, "open"),
+        ({"rate": "need"}, "closed"),
+        pytest.param({"variant": "pref"}, "closed", marks=pytest.mark.slow),
+        pytest.param({"variant": "goal"}, "closed", marks=pytest.mark.slow),
+        pytest.param({"variant": "code"}, "open", marks=pytest.mark.slow),
+        pytest.param({"compare": "points"}, "closed", marks=pytest.mark.slow),
+        pytest.param({"rate": "need"}, "open", marks=pytest.mark.slow),
+    ],
 )
 def test_the_bare_prompts_fit_and_hold_no_rules_of_the_env(
     crafter: Path, tmp_path: Path, asked: dict[str, Any], ask: Any

@@ -25,15 +25,22 @@ seeds = [1, 2]
 """
 
 
-def test_every_shipped_study_is_well_formed(tmp_path):
+def test_studies_are_shipped():
     assert {"smoke", "laptop"} <= set(presets())
-    for preset in presets():
-        study = load_study(preset, tmp_path)
-        assert all(cell.run_dir.is_relative_to(tmp_path) for cell in study.cells)
-        assert study.training, preset
-        for cell in study.training:
-            shaped = cell.config.alg.startswith("bk-") or "+pbrs" in cell.run_dir.name or "+advice" in cell.run_dir.name
-            assert bool(getattr(cell.config, "potential", None)) == shaped
+
+
+@pytest.mark.parametrize(
+    "preset",
+    # tests/studies/test_paper_study.py and test_planning.py read these two in the fast run
+    [pytest.param(one, marks=pytest.mark.slow) if one in ("paper", "hard") else one for one in presets()],
+)
+def test_every_shipped_study_is_well_formed(preset, tmp_path):
+    study = load_study(preset, tmp_path)
+    assert all(cell.run_dir.is_relative_to(tmp_path) for cell in study.cells)
+    assert study.training
+    for cell in study.training:
+        shaped = cell.config.alg.startswith("bk-") or "+pbrs" in cell.run_dir.name or "+advice" in cell.run_dir.name
+        assert bool(getattr(cell.config, "potential", None)) == shaped
 
 
 def test_a_control_is_trained_like_its_method_on_its_own_potential(tmp_path):

@@ -520,7 +520,12 @@ def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):
     assert "No cell is called 'nothing*'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("preset", presets())
+LARGE = {"confirm", "ellm-real", "glam", "hard", "harder", "housekeep", "memory", "paper", "parts"}
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param(one, marks=pytest.mark.slow) if one in LARGE else one for one in presets()]
+)
 def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
     given = []
 

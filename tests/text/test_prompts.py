@@ -151,8 +151,13 @@ def test_fingerprints_name_every_template_and_unknown_ones_are_refused() -> None
         ),
         ("{{ 'x'|center(10**10) }}", "takes more than"),
         ("{% autoescape 'x' * 10**10 %}{% endautoescape %}", "sets autoescape"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}", "takes more than"),
-        ("{% set r = range(99999)|list %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}", "takes more than"),
+        *(
+            pytest.param(loops, "takes more than", marks=pytest.mark.slow)
+            for loops in (
+                "{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxx{% endfor %}{% endfor %}",
+                "{% set r = range(99999)|list %}{% for i in r %}{% for j in r %}{% endfor %}{% endfor %}",
+            )
+        ),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "cannot be filled in"),
         ("{% for i in range(10**9) %}x{% endfor %}", "cannot be filled in"),
         ("{% for i in range(2000) %}{{ 'x' * 1000 }}{% endfor %}", r"2,000,\d+ characters long"),

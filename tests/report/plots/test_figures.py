@@ -160,7 +160,7 @@ def test_profiles_fall_from_one_to_none():
     assert line.centre[np.searchsorted(line.steps, 0.5) - 1] == 1  # every run's mean success is 0.5
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_png(tmp_path: Path, dark: bool):
     looks = [Style(0, "6 4"), Style(1), Style(5)]
     for name in ("a.png", "b.png"):
@@ -186,7 +186,9 @@ def test_long_names_leave_room_for_the_lines(tmp_path: Path):
     assert drawn.mean(axis=1).max() > 0.85  # a line of the grid goes through both panels of a row
 
 
-@pytest.mark.parametrize(("dark", "colours"), [(False, COLOURS), (True, DARK_COLOURS)])
+@pytest.mark.parametrize(
+    ("dark", "colours"), [pytest.param(False, COLOURS, marks=pytest.mark.slow), (True, DARK_COLOURS)]
+)
 def test_every_line_keeps_its_colour(tmp_path: Path, dark: bool, colours: tuple[str, ...]):
     """With a small palette two methods had the same colour."""
     first, second, _ = bands()
