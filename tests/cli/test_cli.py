@@ -418,11 +418,18 @@ def test_an_exit_code_does_not_depend_on_who_reads_stderr(place):
     assert done.returncode == 3
 
 
+LABEL = "label sample:data-minigrid --llm rules --num 20"
+TRAIN = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128 --eval-episodes 2"
+
+
 @pytest.mark.parametrize(
-    "reader", ["2>/dev/full", *(pytest.param(one, marks=pytest.mark.slow) for one in ("2>&1 | true", "2>&1 | head -1"))]
+    ("made", "reader"),
+    [
+        (LABEL, "2>/dev/full"),
+        *(pytest.param(TRAIN, one, marks=pytest.mark.slow) for one in ("2>/dev/full", "2>&1 | true", "2>&1 | head -1")),
+    ],
 )
-def test_work_goes_on_when_nobody_reads_its_progress(reader, tmp_path):
-    made = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128 --eval-episodes 2"
+def test_work_goes_on_when_nobody_reads_its_progress(made, reader, tmp_path):
     command = f"set -o pipefail; {sys.executable} -m bkrl {made} --out {tmp_path / 'run'} {reader}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 0
