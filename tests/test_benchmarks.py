@@ -58,7 +58,13 @@ def test_every_script_measures_something(script):
     assert json.loads(line)
 
 
-@pytest.mark.parametrize("script", [path.name for path in sorted(BENCHMARKS.glob("*.py"))])
+@pytest.mark.parametrize(
+    "script",  # those that the fast run starts to measure something are slow here
+    [
+        pytest.param(path.name, marks=pytest.mark.slow) if path.name in {*MEASURING} - {*LONG} else path.name
+        for path in sorted(BENCHMARKS.glob("*.py"))
+    ],
+)
 def test_every_script_starts_from_the_root_of_the_project(script):
     shown = bkrl(f"benchmarks/{script}", "--help", cwd=ROOT).stdout
     assert ("--quick" in shown) == (script in MEASURING)

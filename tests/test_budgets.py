@@ -10,6 +10,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from tests.sources import parsed
+
 SOURCE = Path(__file__).parents[1] / "src" / "bkrl"
 LINES = 71_140
 """Of src/bkrl; the aim is 58,000."""
@@ -64,7 +66,7 @@ LOOKUPS = 27
 def trees() -> dict[str, ast.Module]:
     """Each module's path below src/bkrl, without the programs of models among the samples."""
     return {
-        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text())
+        path.relative_to(SOURCE).as_posix(): parsed(path)
         for path in sorted(SOURCE.rglob("*.py"))
         if path.parents[1] != SOURCE / "runs" / "samples"
     }

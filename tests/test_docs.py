@@ -29,6 +29,7 @@ PAGES = [
 LONGEST = 40_000
 """Bytes of the longest page in docs/ and results/."""
 SAMPLES = ROOT / "src" / "bkrl" / "runs" / "samples" / "README.md"
+MANY_LINES = {ROOT / "results" / "glam.md", ROOT / "results" / "models.md"}
 # Files that a reader is told to write, and flags of other programs.
 OWN_FILES = {"my.toml", "prices.toml"}
 OF_OTHERS = {"--alg", "--nproc-per-node", "--logdir", "--project", "--install-completion", "--version", "--help"}
@@ -90,7 +91,7 @@ def test_generated_pages_are_up_to_date():
     bkrl(ROOT / "docs" / "generate.py", "--check")
 
 
-@named([*PAGES, SAMPLES])
+@named([SAMPLES, *(pytest.param(page, marks=pytest.mark.slow) if page in MANY_LINES else page for page in PAGES)])
 def test_every_command_line_parses(page, monkeypatch, capsys):
     """The pipeline's verbs also refuse flags without effect, so they are run, with stages that do nothing."""
     stage = SimpleNamespace(run=lambda config, reporter: None, outlook=lambda config: None)

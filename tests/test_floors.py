@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parsed
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bkrl"
 
@@ -61,7 +63,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 @cache
 def imports(path: Path) -> frozenset[str]:
     found = set()
-    for node in statements(ast.parse(path.read_text())):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -97,7 +99,7 @@ def looked_at(path: Path) -> tuple[set[str], list[ast.ImportFrom]]:
     """What a module binds outside its functions and classes, with the modules beside it where it is a package; and
     what it imports from others, inside functions too.
     """
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     found, ahead = set(), list(tree.body)
     while ahead:
         node = ahead.pop()
@@ -175,7 +177,7 @@ def test_no_pickles_and_no_exec_outside_the_sandbox():
         assert not used & {"pickle", "cloudpickle", "dill", "shelve", "marshal"}, name
         if name == "sandbox.worker":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("exec", "eval"), f"{name} calls {node.func.id}"
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":

@@ -31,8 +31,8 @@ def test_studies_are_shipped():
 
 @pytest.mark.parametrize(
     "preset",
-    # tests/studies/test_paper_study.py and test_planning.py read these two in the fast run
-    [pytest.param(one, marks=pytest.mark.slow) if one in ("paper", "hard") else one for one in presets()],
+    # tests/studies/test_paper_study.py and test_planning.py read the first two in the fast run; houses take long
+    [pytest.param(one, marks=pytest.mark.slow) if one in ("paper", "hard", "housekeep") else one for one in presets()],
 )
 def test_every_shipped_study_is_well_formed(preset, tmp_path):
     study = load_study(preset, tmp_path)

@@ -98,7 +98,7 @@ def test_two_shares_of_the_dataset_are_told_apart() -> None:
     assert "The last 10 moments before success lie above 10 moments of failed episodes 67 % of the time" in told
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280])
+@pytest.mark.parametrize("width", [pytest.param(320, marks=pytest.mark.slow), 390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool) -> None:
     page.open(html, width, 800, dark)

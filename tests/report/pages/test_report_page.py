@@ -70,7 +70,7 @@ def test_every_section_shows_its_content(page: browser.Page, html: Path):
     assert "bk-pref (advice)" in text
 
 
-@pytest.mark.parametrize("width", [320, 390, pytest.param(768, marks=pytest.mark.slow), 1280])
+@pytest.mark.parametrize("width", [390, 1280, *(pytest.param(one, marks=pytest.mark.slow) for one in (320, 768))])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_every_screen_in_both_themes(page: browser.Page, html: Path, width: int, dark: bool):
     page.open(html, width, 800, dark)
