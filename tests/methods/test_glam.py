@@ -225,6 +225,16 @@ def test_probes_hold_the_policy_against_the_bot(tmp_path: Path) -> None:
     assert Probes.of(crafter) is None
 
 
+def test_layers_of_a_large_model_are_in_bfloat16_unless_float32_is_asked_for(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("bkrl.agents.language.models.LARGE", 0)
+    monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)
+    for precision in ("auto", "fp32"):
+        given = settings(tmp_path, lm=replace(TINY, lm="tiny-causal"), hardware=HardwareConfig(precision=precision))
+        made = language_agent(given, ENV, 1).settings.training
+        assert made.half == (precision == "auto")
+        assert made.text.endswith(", in bfloat16") == made.half
+
+
 def test_bfloat16_is_refused_where_it_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bkrl.learn.hardware.multiplies_bf16", lambda device: False)
     with pytest.raises(UsageError, match="--precision bf16: this processor has no instructions"):

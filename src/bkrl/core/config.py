@@ -137,7 +137,7 @@ class HardwareConfig:
     precision: Annotated[
         Literal["auto", "fp32", "bf16"],
         Flag(
-            "auto: bfloat16, where the hardware multiplies it, for paper and residual, and on a GPU for large language "
+            "auto: bfloat16, where the hardware multiplies it, for paper, residual and the layers of large language "
             "models; else float32",
             seldom=True,
         ),

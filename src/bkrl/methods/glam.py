@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
+from bkrl.core.config import HardwareConfig, NumMinibatches, NumSteps, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import AppliesWhen, Flag, flags_of, option_name
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
@@ -150,7 +150,7 @@ class LMConfig:
 
 
 def language_agent(settings: Any, env_id: str, num_values: int, defects: frozenset[str] = frozenset()) -> LanguageAgent:
-    """An untrained agent; `settings` have `lm` and `seed`.
+    """An untrained agent; `settings` have `lm` and `seed`, and `hardware` where something is trained.
 
     Args:
         settings: of the run.
@@ -175,10 +175,11 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
             "--train heads leaves nothing of this policy to train: add --action-head, or choose --train lora."
         )
     seed = derive_seed(settings.seed, "weights")
-    model = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
+    exact = vars(settings).get("hardware", HardwareConfig()).precision == "fp32"
+    lm = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
     how = LanguageSettings(
         Scoring(c.score_rule, c.normalise, c.score_temperature, c.score_eos),
-        by_size(model, c.frozen) if c.train == "auto" else Trainable(c.train, c.frozen, c.lora_rank, c.lora_alpha),
+        by_size(lm, c.frozen, exact) if c.train == "auto" else Trainable(c.train, c.frozen, c.lora_rank, c.lora_alpha),
         c.action_head,
         (c.head_size, c.head_size),
         c.head_activation,
@@ -189,8 +190,7 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     )
     names = c.action_words if "," not in c.action_words else tuple(map(str.strip, c.action_words.split(",")))
     wording = Wording(c.language, c.words, names, c.goal_label, defects & {"g4"})
-    agent = LanguageAgent(model, env_id, num_values, how, wording, seed)
-    return agent
+    return LanguageAgent(lm, env_id, num_values, how, wording, seed)
 
 
 def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, Any]]:

@@ -295,6 +295,7 @@ def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(mon
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)
     assert by_size(small).half
     assert by_size(small).text.endswith(" frozen layers, in bfloat16")
+    assert not by_size(small, exact=True).half
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: False)
     chosen = by_size(small)
     layers = small.model.config.num_hidden_layers

@@ -56,10 +56,10 @@ class Trainable:
         return what + (above if self.frozen else "") + ", in bfloat16" * self.half
 
 
-def by_size(lm: LanguageModel, frozen: int = 0) -> Trainable:
+def by_size(lm: LanguageModel, frozen: int = 0, exact: bool = False) -> Trainable:
     """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
 
-    Layers compute in bfloat16 where the hardware multiplies it.
+    Layers compute in bfloat16 where the hardware multiplies it, unless they have to be `exact`.
 
     Args:
         frozen: as in `Trainable`; 0 leaves the choice to the size.
@@ -67,7 +67,7 @@ def by_size(lm: LanguageModel, frozen: int = 0) -> Trainable:
     if not lm.large:
         return Trainable("all", frozen)
     count = len(_layers(lm))
-    half = multiplies_bf16("cuda" if torch.cuda.is_available() else "cpu")
+    half = not exact and multiplies_bf16("cuda" if torch.cuda.is_available() else "cpu")
     return Trainable("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR, half=half)
 
 
