@@ -19,7 +19,7 @@ help:
 	@echo "make lint        ruff and mypy (make style, make types); make format corrects what can be corrected"
 	@echo "make fast        the fast tests alone"
 	@echo "make bench       the benchmarks, one JSON object each; QUICK=--quick shows only that they run"
-	@echo "make docs        docs/cli.md and docs/data.md from the code"
+	@echo "make docs        docs/cli.md, docs/methods.md and docs/data.md from the code"
 	@echo "make results     results/: a page for each report run in logs/ (REPORTS=...), and the index; others stay"
 	@echo "make samples     the shipped samples anew"
 	@echo "make clean       remove .venv and what was built; runs stay"

@@ -1,5 +1,6 @@
 """Documents say what the code says: generated pages, commands, flags, defaults, files, names."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -11,13 +12,15 @@ from types import SimpleNamespace
 import pytest
 from typer.main import get_command
 
+import bkrl
 from bkrl.cli.main import app, run_command
 from bkrl.cli.train import named as method_named
 from bkrl.envs.sets import FIRST, SECOND
 from bkrl.llm.prices import find_price
 from bkrl.studies.study import plan
 from bkrl.verbs import VERBS
-from tests.commands import bkrl
+from tests.commands import bkrl as command_line
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[1]
 FIRST_PAGE = ROOT / "README.md"
@@ -88,7 +91,7 @@ def all_commands():
 
 
 def test_generated_pages_are_up_to_date():
-    bkrl(ROOT / "docs" / "generate.py", "--check")
+    command_line(ROOT / "docs" / "generate.py", "--check")
 
 
 @named([SAMPLES, *(pytest.param(page, marks=pytest.mark.slow) if page in MANY_LINES else page for page in PAGES)])
@@ -236,6 +239,23 @@ def test_names_in_the_page_for_developers_exist():
             assert re.search(rf"\b{span}\b", source), span
 
 
+def test_names_that_programs_in_the_documents_take_from_bkrl_exist():
+    for page in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+            tree = ast.parse(block)
+            assert set(re.findall(r"\bbkrl\.([A-Za-z_]+)\(", block)) <= set(bkrl.__all__), page.name
+            for module, name in (
+                (node.module, one.name)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bkrl")
+                for one in node.names
+            ):
+                path = ROOT / "src" / module.replace(".", "/")
+                source = parsed(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
+                made = (node for node in source.body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+                assert name in {node.name for node in made}, f"{page.name}: {module}.{name}"
+
+
 def test_make_help_knows_every_target():
     text = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"\.PHONY: (.*)", text)[1].split()) - {"help"}
@@ -249,7 +269,7 @@ def test_the_program_in_the_readme_trains(tmp_path):
     short = code.replace("100_000", "8_192")
     assert short != code
     (tmp_path / "program.py").write_text(short)
-    assert re.match(r"[01]\.\d+ \[.*\]", bkrl(tmp_path / "program.py", cwd=tmp_path).stdout)
+    assert re.match(r"[01]\.\d+ \[.*\]", command_line(tmp_path / "program.py", cwd=tmp_path).stdout)
 
 
 def test_ratios_in_the_readme_stand_in_the_results():
