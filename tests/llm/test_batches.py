@@ -107,6 +107,14 @@ def test_goals_go_in_batches_and_conversations_do_not(desk: Desk) -> None:
         desk.label("submit", "rules", llm="rules")
 
 
+def test_closed_questions_bring_their_log_probabilities_in_a_batch_too(desk: Desk) -> None:
+    desk.server.plan = lambda prompt, attempt: "top"
+    done = desk.finished(num=1, ask="closed", variant="goal")
+    sent = [json.loads(line)["body"] for line in desk.server.desk.files["file-1"].splitlines()]
+    assert {(body["logprobs"], body["top_logprobs"]) for body in sent} == {(True, 5)}
+    assert set(read_table(done.file("choices.parquet"))["exact"].to_pylist()) == {True}
+
+
 def test_nothing_is_submitted_twice_and_a_live_run_waits_for_the_batch(desk: Desk) -> None:
     desk.label("submit")
     handed_in = desk.server.desk.submitted.copy()

@@ -8,7 +8,7 @@ from typing import Any
 
 from bkrl.llm import responses
 from bkrl.llm.capabilities import Capabilities
-from bkrl.llm.completions import read_completion, read_json_body
+from bkrl.llm.completions import read_completion, read_json_body, with_chances
 from bkrl.llm.faults import redacted
 from bkrl.llm.openai import MAX_BODY, OpenAIBackend, Refused
 from bkrl.llm.protocol import Fault, Reply, Request
@@ -55,7 +55,7 @@ class BatchApi:
         body = backend.read(body)
         reply = read_completion(body, {}, form, "batch")
         backend.learn(request, parameters, body, reply)
-        return reply
+        return with_chances(reply, body, request.choices)
 
     async def upload(self, file: Path) -> str:
         """Send a batch's input; its id at the endpoint."""

@@ -96,8 +96,6 @@ class OpenAIBackend:
         parameters, form = self.parameters(request)
         if self.capabilities.logprobs is None:
             parameters["logprobs"] = True  # asked for once, to know
-        if request.choices and self.capabilities.logprobs is not False:
-            parameters |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         try:
             body, headers = await self._send(parameters)
         except Refused as refused:
@@ -149,6 +147,8 @@ class OpenAIBackend:
             parameters["response_format"] = {"type": "json_schema", "json_schema": schema}
         elif form == "json_object":
             parameters["response_format"] = {"type": "json_object"}
+        if request.choices and known.logprobs is not False:
+            parameters |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         if self._tier == "flex":
             parameters["service_tier"] = "flex"
         return parameters | self._body, form
