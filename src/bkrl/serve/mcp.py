@@ -104,7 +104,7 @@ class Desk:
         return dict(read_json(Run.open(self._place(path), "report").file("results.json")))
 
     def collect(self, env: str, steps: int, out: str, seed: int = 1) -> dict[str, Any]:
-        """Record random play in a dataset below the folder; at most a million steps."""
+        """Record an explorer that is paid for novelty (PPO and RND) below the folder; at most a million steps."""
         from bkrl.core.config import CollectConfig
         from bkrl.core.reporter import Reporter
         from bkrl.core.settings import checked
