@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path: Path, mo
     assert "$" in found.text()
     assert f"{found.requests:,} to {1.25 * found.requests:,.0f} requests" in found.text()
     assert "You see" in found.prompts[0]
+    choosing = replace(config, goal_ask="closed", goal_votes=3)
+    assert train_rs.outlook(choosing).at_most == 3 * found.at_most, "samples may have to vote"
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="dry-run makes no run"):
         train_rs.run(config, Reporter())

@@ -175,6 +175,10 @@ def test_a_dry_run_reckons_with_prices_and_with_what_is_kept(
     assert 0 < dollars[1] < dollars[0], "a batch is cheaper"
     assert "2026" in at_once[1], "a price has a date"
     assert told(llm="openai:who-knows", num=5)[1].startswith("Price unknown")
+    # Each sample votes where the endpoint turns out to tell no log-probabilities
+    closed = [told(llm="openai:gpt-5-mini", num=100, ask="closed", votes=votes)[1] for votes in (1, 5)]
+    once, often = (float(line.split("$")[2].split(" ")[0]) for line in closed)
+    assert often == pytest.approx(5 * once, rel=0.2)
     assert not (tmp_path / "cache").exists()
     with FaultServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)

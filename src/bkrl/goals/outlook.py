@@ -59,10 +59,11 @@ def outlook(
         requests = suggester.requests(0)
         found = forecast(requests, 1, cache, suggester.session.backend.identity, price)
         note = "Each deed is asked about beside each single thing, once for all situations and runs."
-        return replace(found, prompts=_some(requests), notes=(note,))
+        return replace(found, prompts=_some(requests), notes=(note,), at_most=suggester.chooser.votes)
     met, expected = situations_met(env_id, steps, seed)
     requests = [request for key in met for request in suggester.requests(key)]
-    each, reply = len(requests) // len(met), 1 if isinstance(suggester, ClosedSuggester) else _REPLY_TOKENS
+    each = len(requests) // len(met)
+    reply, votes = (1, suggester.chooser.votes) if isinstance(suggester, ClosedSuggester) else (_REPLY_TOKENS, 1)
     found = forecast(requests, reply, cache, suggester.session.backend.identity, price)
     more = (expected * each - found.kept) / max(1, found.requests - found.kept)
     most = most_of(steps)
@@ -79,7 +80,7 @@ def outlook(
         most_tokens_out=round(found.most_tokens_out * more),
         prompts=_some(requests),
         notes=(note,),
-        at_most=most,
+        at_most=most * votes,
     )
 
 

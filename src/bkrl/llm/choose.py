@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.llm.protocol import Exchange, Message, Request, request_key
+from bkrl.llm.protocol import LOCAL, Exchange, Message, Request, request_key
 from bkrl.llm.session import AskSession
 
 MAX_TOKENS: Final = 200
@@ -109,7 +109,8 @@ class Chooser:
 
     def __init__(self, session: AskSession, *, votes: int = 1, max_tokens: int = MAX_TOKENS, wait: bool = True) -> None:
         free = session.backend.identity is None
-        self.session, self.votes, self.wait = session, 1 if free else votes, wait or free
+        told = free or (session.backend.identity or {}).get("kind") in LOCAL  # log-probabilities, always
+        self.session, self.votes, self.wait = session, 1 if told else votes, wait or free
         self.max_tokens = max_tokens
         self._counts = np.zeros(len(_COUNTED), np.int64)  # of finished lines
         self._heard: dict[Line, list[Exchange]] = {}

@@ -52,7 +52,7 @@ class Price:
             + cached * self.cached_input
             + completion * self.output
         )
-        return paid / _MILLION * self._share(tier)
+        return paid / _MILLION * {"default": 1.0, "batch": self.batch, "flex": self.flex}[tier]
 
     def of(self, reply: Reply) -> float | None:
         """Dollars paid for a reply; None when the provider did not say how many tokens it had."""
@@ -65,9 +65,6 @@ class Price:
     def bound(self, request: Request, tier: Tier = "default") -> float:
         """Dollars that no reply to `request` can exceed."""
         return self.of_tokens(most_prompt_tokens(request), request.max_tokens, 0, tier)
-
-    def _share(self, tier: Tier) -> float:
-        return {"default": 1.0, "batch": self.batch, "flex": self.flex}[tier]
 
 
 _Dollars = Annotated[float, Flag("", least=0, most=1e9)]

@@ -62,9 +62,8 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
             f"There is no explorer '{config.explorer}'.{near} Known: rnd, random, bot, or a run of a policy."
         )
     source = None if config.explorer in _NAMED else Run.open(Path(config.explorer), "train-rs")
-    learner, agent, trained = None, None, 0
-    if config.explorer != "rnd":
-        agent, trained = _acting(config, facts, source)
+    learner = None
+    agent, trained = (None, 0) if config.explorer == "rnd" else _acting(config, facts, source)
     if to_do(config):
         torch.set_num_threads(config.threads)
         learner = explorer(config) if agent is None else None

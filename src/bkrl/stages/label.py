@@ -25,6 +25,7 @@ from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
+from bkrl.llm.choose import Chooser
 from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast
 from bkrl.llm.opening import opened, session_with
@@ -91,17 +92,16 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     if requests is None:
         most = plan.num * plan.votes
         text = example_prompt("code", plan.dataset.env_id, config.prompt)
-        notes.insert(
-            0, f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
-        )
-        shown = [text.rstrip("\n")]
+        said = f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
+        notes, shown = [said, *notes], [text.rstrip("\n")]
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
     else:
         some = requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]
         shown = ["\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) for request in some]
     tier: Tier = config.tier if config.batch == "off" else "batch"
     reckoned = forecast(requests, job.variant.reply_tokens, job.cache, session.backend.identity, session.price, tier)
-    return replace(reckoned, prompts=tuple(shown), notes=tuple(notes))
+    samples = Chooser(session, votes=plan.votes).votes if plan.closed else 1
+    return replace(reckoned, prompts=tuple(shown), notes=tuple(notes), at_most=samples)
 
 
 def submit(config: LabelConfig, reporter: Reporter) -> None:
