@@ -27,9 +27,12 @@ FILES = {
     "`programs.parquet`, with `choices.parquet` of closed questions and `truth.parquet` of exact values; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
     "train-rm": "`potential.json` and the files it names, `potential_report.json`, `certificate.json`",
     "train-rs": "`policy.safetensors` and `policy.json`, `policy-best.*`; `checkpoints/` until it is complete",
-    "evaluate": "`evaluation.json`, `gifs/`; `sampled.eval` and `greedy.eval`, logs for `inspect view`, of a language model",
+    "evaluate": "`evaluation.json`, `gifs/`; `conditions.parquet` with `--conditions`; `sampled.eval` and `greedy.eval`, logs for "
+    "`inspect view`, of a language model",
     "potential report": "`potential.html`, `quality.json`, strips as SVG",
     "report": "`report.html`, `results.json`, `timings.json`, pictures",
+    "evolve": "what a label run of programs has, `tournament.json`, and the trainings in `cells/`",
+    "lm make": "`model/`, a folder that transformers opens",
 }
 # One line a library, for datasets whose observations have the shape (7, 7, 3); a test runs each.
 READERS = [
