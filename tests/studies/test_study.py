@@ -276,6 +276,21 @@ def test_an_annotator_that_does_not_exist_is_said_before_anything_runs(tmp_path,
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize(
+    ("algs", "changed", "there"),
+    [
+        ('["bk-code"]', {"collect": "Crafter-Text-CollectCoal"}, "train_rs in .*Crafter-Text-CollectCoal .crafter."),
+        ('["bc"]', {"demonstrations": "Crafter-Text-CollectCoal"}, "train_rs in .*Crafter-Text-CollectCoal .crafter."),
+        ('["ppo"]', {"evaluate": "Crafter-Text-CollectCoal"}, "evaluate in .*GoToLocal-RedBall-S20 .babyai."),
+    ],
+)
+def test_envs_of_two_kinds_in_one_chain_are_said_before_anything_runs(tmp_path, algs, changed, there):
+    text = SECTION + f"algs = {algs}\n" + "".join(f'{stage} = {{ env = "{env}" }}\n' for stage, env in changed.items())
+    (tmp_path / "s.toml").write_text(text + 'train_rs = { env = "BabyAI-Text-GoToLocal-RedBall-S20" }\n')
+    with pytest.raises(UsageError, match=f"{there}, whose observations or actions are others"):
+        load_study(str(tmp_path / "s.toml"), tmp_path)
+
+
 def test_the_envs_that_docs_name_exist():
     text = Path("docs/studies.md").read_text()
     named = set(re.findall(r'env = "([^"]+)"', text))

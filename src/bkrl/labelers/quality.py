@@ -136,6 +136,7 @@ def of_pairs(
     votes = [votes_of(row, known, read or read_choice) for row in table]
     valid = [[vote for vote in asked if vote.value is not None] for asked in votes]
     shown = [[SWAPPED[vote.value] if vote.swapped else vote.value for vote in one if vote.value] for one in valid]
+    each_order = [[str(vote.value) for vote in one if vote.swapped is way] for one in valid for way in (False, True)]
     decided_shown = [[value for value in one if value != "tie"] for one in shown]
     decided = [row for row in table if row["label"] not in (None, 0.5)]
     gains = [(_gain(dataset, row), row["label"]) for row in decided]
@@ -149,7 +150,7 @@ def of_pairs(
         "first_shown_preferred": mean_share([one.count("A") / len(one) for one in decided_shown if one]),
         "position_bias": mean_share([bias for one in valid if (bias := _position_bias(one)) is not None]),
         "swap_consistency": mean_share([same for one in valid if (same := _consistency(one)) is not None]),
-        "self_agreement": self_agreement([one for asked in valid for one in _same_order(asked)]),
+        "self_agreement": self_agreement(each_order),
         "krippendorff_alpha": alpha_with_interval([[str(vote.value) for vote in one] for one in valid]),
         "not_unanimous": mean_share([float(len({vote.value for vote in one}) > 1) for one in valid if len(one) > 1]),
         "agreement_with_return": mean_share([float((gain > 0) == (label > 0.5)) for gain, label in gains if gain]),
@@ -332,11 +333,6 @@ def verdict_of(one: Row, chosen: int | None) -> str:
 def _gain(dataset: Dataset, row: Row) -> float:
     a, b = segments_of(row)
     return return_to_go(dataset, a) - return_to_go(dataset, b)
-
-
-def _same_order(votes: Sequence[Vote]) -> list[list[str]]:
-    """The answers in each order in which a pair was shown."""
-    return [[str(vote.value) for vote in votes if vote.swapped is swapped] for swapped in (False, True)]
 
 
 def _both_orders(votes: Sequence[Vote]) -> list[tuple[Vote, Vote]]:

@@ -190,7 +190,8 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     plan = Plan.of(config, dataset)
     check_knows(config.llm, plan.card.env_id, plan.card.family)
     variant = variant_of_plan(plan)
-    connection = _connection(config, asking=not config.dry_run)
+    headers, body = extras.headers(config.header or "", not config.dry_run), extras.body(config.body or "")
+    connection = Connection(config.cache, config.tier, not config.dry_run, headers, body, config.api)
     if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
         backend: Backend = RecordedBackend(config.llm, {"annotator": baseline.NAMES[config.llm]})
@@ -225,11 +226,6 @@ def _create(config: LabelConfig, prompts: dict[str, Path], reporter: Reporter) -
     body = extras.body_file(config.body or "") if config.llm.startswith("openai:") else None
     inputs = {"dataset": config.dataset, **prompts} | ({"body": body} if body is not None else {})
     return Run.begin(config, "label", inputs, reporter)
-
-
-def _connection(config: LabelConfig, asking: bool) -> Connection:
-    headers, body = extras.headers(config.header or "", asking), extras.body(config.body or "")
-    return Connection(config.cache, config.tier, asking, headers, body, config.api)
 
 
 def _check(config: LabelConfig) -> None:

@@ -104,6 +104,7 @@ def load_study(study: str, out: Path, llm: str = "") -> Study:
         raise UsageError(f"The study {study} has no recorded answers; leave --llm out.")
     planned = plan(document, out, Path(study).stem)
     _check_names(planned.cells)
+    _check_alike(planned.cells)
     return planned
 
 
@@ -188,6 +189,21 @@ def _check_names(cells: Sequence[Cell]) -> None:
             known[of](name)
         except UsageError as problem:
             raise UsageError(f"{cell.stage} in {cell.run_dir}: {problem}") from None
+
+
+def _check_alike(cells: Sequence[Cell]) -> None:
+    """UsageError for the first cell that reads a potential, demonstrations or a policy of another kind of env."""
+    made = {cell.run_dir: vars(cell.config) for cell in cells}
+    for cell in cells:
+        own = vars(cell.config)
+        read = (made.get(own.get("potential"), {}).get("dataset"), own.get("data"), own.get("policy"))
+        for there in (made[path]["env"] for path in read if path in made):
+            here, other = env_spec(own["env"] or there), env_spec(there)
+            if (here.family, here.action_names) != (other.family, other.action_names):
+                raise UsageError(
+                    f"{cell.stage} in {cell.run_dir}: what it reads is of {there} ({other.family}), whose observations "
+                    f"or actions are others than those of {own['env']} ({here.family}); change one env."
+                )
 
 
 def _apart(folders: Sequence[Path]) -> None:

@@ -215,7 +215,8 @@ class _Sweep:
         started = time.monotonic()
         while True:
             running = self.executor.running()
-            ready = [cell for cell in self.waiting if cell.run_dir.as_posix() not in running and self._ready(cell)]
+            idle = [cell for cell in self.waiting if cell.run_dir.as_posix() not in running]
+            ready = [cell for cell in idle if self.done.issuperset(self.needs[cell.run_dir])]
             starting = ready[: self.executor.free()]
             if starting:
                 self.executor.start(starting)
@@ -238,9 +239,6 @@ class _Sweep:
     def _succeed(self, cell: Cell) -> None:
         self.done.add(cell.run_dir)
         self.state.failed.pop(name_of(cell, self.out), None)
-
-    def _ready(self, cell: Cell) -> bool:
-        return all(folder in self.done for folder in self.needs[cell.run_dir])
 
     def _blocked(self) -> set[Path]:
         """Run directories of the cells that wait for something that has failed, directly or not."""

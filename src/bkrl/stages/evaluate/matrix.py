@@ -134,15 +134,12 @@ def played(
                 assert who is not None
                 path = result.file("cells") / f"{done:08d}.json"
                 found[cell.kind] = _cell(cell, who, path, config, lambda ended, done=done: update(done + ended))  # type: ignore[misc]
-                every += [{**_labels(cell), **episode} for episode in found[cell.kind]]
+                labels = {name: vars(cell)[name] for name in ("agent", "condition", "mode", "kind", "env")}
+                every += [{**labels, **episode} for episode in found[cell.kind]]
                 done += config.episodes
                 update(done, f"{row.condition}, {row.mode}")
             rows += [row] if row.refused else _rows(row, found, conditions)
     return rows, every
-
-
-def _labels(cell: MatrixCell) -> dict[str, Any]:
-    return {name: vars(cell)[name] for name in ("agent", "condition", "mode", "kind", "env")}
 
 
 def _cell(
