@@ -43,6 +43,8 @@ def test_an_episode_is_that_of_the_env():
         told = first.reset(seed=seed, prompt=[{"role": "user", "content": ""}], other=3)
         envs.reset(seed=seed)
         assert envs.missions()[0] in told
+        assert told.endswith(".")
+        assert ".," not in told
         assert told == second.reset(seed=seed)
         assert first.get_reward() == 0.0
         paid, over = 0.0, False

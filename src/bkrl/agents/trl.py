@@ -67,7 +67,7 @@ class _Episode:
 
     @staticmethod
     def _said(views: Any) -> str:
-        return ", ".join(views.text[0])
+        return " ".join(views.text[0])
 
 
 def to_trl_environment(env_id: str, wording: Wording | None = None) -> type:
