@@ -139,6 +139,20 @@ def test_a_replay_gives_the_same_labels_and_a_miss_is_an_error(babyai: Path, tmp
         label(babyai, tmp_path, "none", llm="replay:nowhere")
 
 
+def test_a_replay_hears_every_vote_on_a_closed_question(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"num": 1, "variant": "goal", "ask": "closed", "votes": 3}
+    with FaultServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        server.plan = lambda prompt, attempt: "no_top"
+        first = label(babyai, tmp_path, "first", llm="openai:m", **asked)
+    again = label(babyai, tmp_path, "again", llm=f"replay:{first.path}", **asked)
+    for file in ("choices.parquet", "goals.parquet"):
+        assert first.file(file).read_bytes() == again.file(file).read_bytes(), file
+    assert again.facts["usage"]["requests"] == first.facts["usage"]["requests"]
+
+
 @pytest.mark.parametrize("control", ["random", "return"])
 def test_controls_ask_nobody(babyai: Path, tmp_path: Path, control: str) -> None:
     result = label(babyai, tmp_path, num=40, llm=control)

@@ -108,9 +108,10 @@ class Chooser:
     """
 
     def __init__(self, session: AskSession, *, votes: int = 1, max_tokens: int = MAX_TOKENS, wait: bool = True) -> None:
-        free = session.backend.identity is None
-        told = free or (session.backend.identity or {}).get("kind") in LOCAL  # log-probabilities, always
-        self.session, self.votes, self.wait = session, 1 if told else votes, wait or free
+        backend = session.backend
+        free, local = backend.identity is None, (backend.identity or {}).get("kind") in LOCAL
+        once = local or (free and not backend.name.startswith("replay:"))  # another sample would say the same
+        self.session, self.votes, self.wait = session, 1 if once else votes, wait or free
         self.max_tokens = max_tokens
         self._counts = np.zeros(len(_COUNTED), np.int64)  # of finished lines
         self._heard: dict[Line, list[Exchange]] = {}

@@ -114,11 +114,6 @@ def _of_stack(stack: Any) -> Sequence[Any]:
     return next((children[name] for name in ("block", "layers", "h") if name in children), ())
 
 
-def _stacks(lm: LanguageModel) -> Sequence[Any]:
-    """All layers, without embeddings and the layer of words above."""
-    return [*_layers(lm), *(_of_stack(lm.model.get_decoder()) if lm.kind == "seq2seq" else ())]
-
-
 def _with_adapters(lm: LanguageModel, training: Trainable, count: int, seed: int, adapter: Path | None) -> Any:
     try:
         from peft import LoraConfig, PeftModel, get_peft_model
@@ -156,7 +151,8 @@ def _above(lm: LanguageModel, chosen: Sequence[str], frozen: int, count: int) ->
     if frozen == ENCODER:
         below |= {id(module) for module in lm.model.get_encoder().modules()}
     if tuple(chosen) == LINEAR:
-        stack = {id(module) for layer in _stacks(lm) for module in layer.modules()} - below
+        decoder = _of_stack(lm.model.get_decoder()) if lm.kind == "seq2seq" else ()
+        stack = {id(module) for layer in (*_layers(lm), *decoder) for module in layer.modules()} - below
         return [name for name, one in lm.model.named_modules() if id(one) in stack and isinstance(one, torch.nn.Linear)]
     return [
         name
