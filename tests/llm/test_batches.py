@@ -353,6 +353,17 @@ def test_a_kill_before_the_batch_is_noted_leaves_no_money_set_aside(
     assert sum('"send"' in line for line in spending) == sum('"end"' in line for line in spending)
 
 
+@pytest.mark.parametrize("call", ["upload", "create"])
+def test_a_batch_that_was_never_started_leaves_the_limit_on_requests_as_it_was(desk: Desk, call: str) -> None:
+    desk.server.desk.plan = lambda called, attempt: "400" if called == call and attempt == 0 else "ok"
+    limited = {"num": 10, "max_requests": 12}
+    with pytest.raises(RunFailed, match="status 400"):
+        desk.label("submit", **limited)
+    done = desk.finished(**limited)
+    assert done.facts["usage"]["sent"] == 1, "batches are counted apart"
+    assert desk.server.billed.total() <= 12
+
+
 def test_half_the_price_is_reckoned_and_the_limit_holds(desk: Desk) -> None:
     prices = desk.folder / "prices.toml"
     prices.write_text(PRICES)

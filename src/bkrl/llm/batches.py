@@ -162,9 +162,9 @@ class Batches:
             batch.batch_id = await self._api.create(file_id, batch.token)
         except Fault as fault:
             if not fault.billed:  # it is certain that nothing was started
+                self._budget.settle(name, 0.0, unsent=len(keys))
                 self.batches.remove(batch)
                 self._save()
-                self._budget.settle(name, 0.0)
             raise
         finally:
             file.unlink(missing_ok=True)
@@ -180,7 +180,7 @@ class Batches:
                 batch.batch_id, batch.status = found, "submitted"
             else:
                 self.batches.remove(batch)
-                self._budget.settle(_name(batch), 0.0)
+                self._budget.settle(_name(batch), 0.0, unsent=len(batch.keys))
             self._save()
         for file in self._folder.glob("batch-*.jsonl"):
             file.unlink(missing_ok=True)

@@ -228,7 +228,7 @@ class Budget:
         self.paid += line["paid"]
         self.doubtful += line.get("doubtful", 0.0)
         self.requests -= unsent
-        self.sent -= unsent
+        self.sent -= 0 if name.startswith("batch") else unsent
         self.lost += line.get("lost", 0)
         if unsent:
             self.keys.discard(key)
