@@ -32,7 +32,7 @@ def list_(
     ],
     as_json: Json = False,
 ) -> None:
-    """The names that flags take: envs, algorithms, language models, potentials, suggesters, studies, conditions."""
+    """The names that flags take: envs and options, methods, annotators, potentials, suggesters, studies, conditions."""
     from bkrl.cli.catalogue import catalogue
 
     tables = catalogue(what)
