@@ -6,7 +6,7 @@ from bkrl.cli.main import run_command
 from bkrl.core.files import to_json
 from bkrl.runs.record import Run
 from bkrl.studies.planning import makespan, outlook
-from bkrl.studies.study import load_study
+from bkrl.studies.study import load_study, plan
 from tests.studies.toy_study import toy
 
 
@@ -53,6 +53,16 @@ def test_times_are_those_of_the_runs_that_are_most_alike(tmp_path, capsys):
     capsys.readouterr()
     assert run_command(["sweep", str(tmp_path / "toy.toml"), "--dry-run", "--measured", str(tmp_path / "none")]) == 3
     assert capsys.readouterr().out == ""  # refused before anything is printed
+
+
+def test_kinds_of_labels_are_measured_apart_and_by_how_many_are_asked(tmp_path):
+    label = {"pref": {"num": 3000}, "code": {"num": 0}}
+    world = {"name": "w", "seeds": [1], "variants": ["pref", "code"], "algs": ["ppo"], "label": label}
+    made, cells = tmp_path / "made", plan({"world": [world]}, tmp_path).cells
+    finished(made / "w" / "a", "label", {"variant": "pref", "num": 0}, 1000)  # 5,000 pairs
+    finished(made / "w" / "b", "label", {"variant": "code", "num": 5}, 60)
+    assert outlook(cells, tmp_path, made, 1).startswith(f"As fast as the runs in {made}, with 1 cells at once")
+    assert " 11 min on 1" in outlook(cells, tmp_path, made, 1)
 
 
 def test_a_measure_without_a_plan_is_refused(tmp_path, capsys):

@@ -11,6 +11,7 @@ from typing import Any
 
 from bkrl.core.files import read_json
 from bkrl.core.reporter import duration
+from bkrl.labelers.plan import NUM
 from bkrl.report.costs import loop_seconds
 from bkrl.runs.folder import complete_below
 from bkrl.runs.record import Run
@@ -92,9 +93,9 @@ def _seconds(stage: str, settings: Mapping[str, Any], name: str, rates: Mapping[
 
 
 def _keys(stage: str, settings: Mapping[str, Any], name: str) -> list[_Key]:
-    section, alg = name.partition("/")[0], str(settings.get("alg", ""))
+    section, alg = name.partition("/")[0], str(settings.get("alg", settings.get("variant", "")))
     return list(dict.fromkeys([(stage, section, alg), (stage, section, ""), (stage, "", "")]))
 
 
 def _work(stage: str, settings: Mapping[str, Any]) -> float:
-    return float(settings.get(_WORK.get(stage, "")) or 1)
+    return float(settings.get(_WORK.get(stage, "")) or NUM.get(settings.get("variant", ""), 1))
