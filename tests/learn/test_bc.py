@@ -19,6 +19,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.envs import make_vec
 from bkrl.learn.bc import Cloning, demonstrations
+from bkrl.learn.on_rollouts import Diverged
 from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
 from bkrl.stages import collect, evaluate, train_rs
@@ -87,6 +88,11 @@ def test_the_held_out_part_is_of_other_episodes_and_all_samples_come_once_in_an_
     assert cloning.epoch == 0
     cloning._next()
     assert cloning.epoch == 1
+
+
+def test_weights_that_are_not_finite_end_it_in_a_sentence_with_a_flag_of_its_own(shown: Path) -> None:
+    with pytest.raises(Diverged, match="a smaller --clone-learning-rate"):
+        learner(shown, learning_rate=1e38).iterate()
 
 
 @pytest.mark.parametrize("network", ["compact", pytest.param("recurrent", marks=pytest.mark.slow)])

@@ -185,7 +185,7 @@ class Cloning(Learner):
         mean = torch.stack(figures).mean(0).tolist()
         if not all(map(np.isfinite, mean)) or not all(bool(p.isfinite().all()) for p in self.parameters):
             raise Diverged(
-                f"Cloning diverged after {self.step:,} samples; begin again with --fresh and a smaller --learning-rate."
+                f"Cloning diverged at sample {self.step:,}; begin with --fresh and a smaller --clone-learning-rate."
             )
         metrics = dict(zip(("bc/loss", "bc/accuracy", "bc/grad_norm"), mean, strict=True))
         if self.held_out.units:
