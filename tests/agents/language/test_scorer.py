@@ -313,6 +313,22 @@ def test_a_model_that_packing_changes_is_scored_row_by_row_with_a_warning(monkey
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
+def test_a_check_that_fails_on_the_way_leaves_the_scorer_as_it_was(monkeypatch):
+    lm = model("qwen2")
+    scorer = Scorer(lm, NAMES, half=True)
+    prompts = scorer.prompts(PROMPTS)
+
+    def full(*given):
+        raise torch.OutOfMemoryError("no memory is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scorer.body, "rows", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            scorer(prompts)
+    assert (scorer.half, scorer.packed) == (True, True)
+    torch.testing.assert_close(scorer(prompts).scores, Scorer(lm, NAMES, half=True)(prompts).scores, rtol=0, atol=0)
+
+
 def test_names_that_cannot_be_told_apart_or_are_nothing_are_refused():
     lm = model("t5")
     with pytest.raises(InputError, match="'drop' and 'drop ' are the same tokens"):

@@ -208,16 +208,17 @@ class Scorer:
     @torch.no_grad()
     def _check(self, prompts: Prompts) -> None:
         """Score some prompts both ways; where they differ, warn and leave packing."""
-        self._checked = True
         some = prompts.rows(torch.arange(min(_CHECKED, len(prompts.tokens)), device=prompts.tokens.device))
         half, self.half = self.half, False
-        with torch.autocast(prompts.tokens.device.type, enabled=False):
-            said = self._score(some, {})[0]
-            self.packed = False
-            plain = self._score(some, {})[0]
-        self.half = half
+        try:
+            with torch.autocast(prompts.tokens.device.type, enabled=False):
+                said = self._score(some, {})[0]
+                self.packed = False
+                plain = self._score(some, {})[0]
+        finally:
+            self.half, self.packed = half, True
         apart = float(((said - plain).abs() / plain.abs().clamp(min=1.0)).max())
-        self.packed = apart <= _TOLERANCE
+        self.packed, self._checked = apart <= _TOLERANCE, True
         if not self.packed:
             warnings.warn(
                 f"{self.lm.name} does not score packed candidates as it scores them one by one (they differ by "
