@@ -313,3 +313,10 @@ def test_the_price_list_in_the_documents_is_read(tmp_path):
     price = find_price({"kind": "openai", "host": "api.example.com", "model": "qwen-3-8b"}, tmp_path / "prices.toml")
     assert price is not None
     assert price.input == 0.10
+
+
+def test_models_in_the_examples_have_a_price_and_no_end():
+    for name in re.findall(r"openai:(gpt\S+)", (ROOT / "docs" / "endpoints.md").read_text()):
+        price = find_price({"kind": "openai", "host": "api.openai.com", "model": name})
+        assert price is not None
+        assert price.ends is None, name
