@@ -42,7 +42,7 @@ class LabelConfig(AskConfig):
             "annotator: rules (hand-written, no language model), openai:MODEL, local:NAME (of `bkrl lm list`), "
             "gguf:PATH, hf:NAME_OR_PATH, replay:RUN_OR_FILE; "
             "votes (Housekeep's truth, an upper bound), exact (optimal values of small BabyAI and MiniGrid levels); "
-            "controls: random, equal (closed questions), return (pref)",
+            "controls: random, equal (closed questions), words, return (pref)",
             pooled=True,
         ),
     ] = "rules"
@@ -50,8 +50,8 @@ class LabelConfig(AskConfig):
         Literal["default", "open", "closed"],
         Flag(
             "open: answers in words and programs, as published; closed: one word each, whose log-probabilities count "
-            "(docs/labels.md)  \\[default: closed for local:, gguf:, exact and the controls random and equal; else "
-            "open]",
+            "(docs/labels.md)  \\[default: closed for local:, gguf:, exact, equal, words and, but for pref, random; "
+            "else open]",
             pooled=True,
         ),
     ] = "default"
