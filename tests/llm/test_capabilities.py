@@ -88,6 +88,36 @@ def test_a_field_is_refused_by_its_whole_name_only(server: FaultServer, tmp_path
         backend.adapted(Refused(fault, "unknown field min"), sent)
 
 
+@pytest.mark.parametrize(
+    ("complaint", "field"),
+    [
+        ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", "limit_field"),
+        ("max_tokens is too large: 100000. This model supports at most 16384 completion tokens.", "limit_field"),
+        (
+            "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.",
+            "temperature",
+        ),
+        ("temperature must be between 0 and 1", "temperature"),
+    ],
+)
+def test_a_value_outside_the_range_does_not_make_its_field_unknown(
+    server: FaultServer, tmp_path: Path, complaint: str, field: str
+) -> None:
+    backend = open_backend("openai:m", Connection(tmp_path))
+    assert isinstance(backend, OpenAIBackend)
+    before = vars(backend.capabilities)[field]
+    body = {"error": {"message": complaint, "type": "invalid_request_error"}}
+    refused = backend.refusal(400, body, {})
+    assert isinstance(refused, Refused)
+    told = backend.adapted(refused, {"max_tokens": 100_000, "temperature": 3.0})
+    assert isinstance(told, Fault)
+    assert (told.kind, vars(backend.capabilities)[field]) == ("item", before), "else it bounds nothing from now on"
+    assert complaint[:40] in str(told)
+    if field == "temperature":
+        assert isinstance(told := backend.adapted(refused, {"max_tokens": 9, "temperature": 0.0}), Fault)
+        assert (told.kind, backend.capabilities.temperature) == ("again", False), "no request could be sent otherwise"
+
+
 def test_votes_have_seeds_of_their_own(server: FaultServer, tmp_path: Path) -> None:
     with Store(tmp_path) as store, AskSession(open_backend("openai:m"), store, QUICK, Reporter()) as asker:
         asks = [Request((Message("user", "x"),), sample=sample) for sample in range(3)]

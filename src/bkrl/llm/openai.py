@@ -46,18 +46,13 @@ TOP_LOGPROBS = 5
 _ZLIB = ("gzip", "x-gzip", "deflate")
 _PIECE = 2**16
 _OFFICIAL = "https://api.openai.com/v1"
-_REFUSAL = (
-    "unsupported",
-    "not support",
-    "unrecognized",
-    "unknown",
-    "unexpected",
-    "extra",
-    "invalid",
-    "not permitted",
-    "not allowed",
-    "only",
+_UNKNOWN = "unsupported|not support|unrecognized|unknown|unexpected|extra|not permitted|not allowed"
+_REFUSAL = re.compile(f"{_UNKNOWN}|invalid|only")
+_OUTSIDE = re.compile(
+    r"\btoo (?:large|big|high|small|low)\b|\b(?:range|between|at most|at least|above|below|exceeds?)\b|[<>]="
+    r"|\b(?:less|greater|larger|smaller|higher|lower) than\b"
 )
+"""Words about a value, where the field itself is known."""
 
 
 class OpenAIBackend:
@@ -155,7 +150,7 @@ class OpenAIBackend:
 
     def adapted(self, refused: Refused, sent: Mapping[str, Any]) -> Fault:
         """What to do about a refusal: ask again without what the server named (or must have meant), or give up."""
-        if not self._adapt(refused.words, sent):
+        if _out_of_range(refused.words, sent) or not self._adapt(refused.words, sent):
             return refused.fault
         self._memory.keep(self._name, self.capabilities)
         return Fault("again", "adapted", str(refused.fault))
@@ -179,9 +174,7 @@ class OpenAIBackend:
                 setattr(self.capabilities, name, False)
                 return True
         form = sent.get("response_format", {}).get("type")
-        if form and any(
-            mark in words for mark in ("response_format", "json_schema", "json_object", "schema", "guided")
-        ):
+        if form and any(mark in words for mark in ("response_format", "json_object", "schema", "guided")):
             return self.capabilities.weaken_form(form)
         # An unnamed complaint is taken for one about what is optional only while nothing has ever been accepted.
         if self.capabilities.accepted or any(_names(words, name) for name in ("message", "messages", "model")):
@@ -260,9 +253,8 @@ class OpenAIBackend:
         if self.responses:
             words = responses.chat_words(words, self.capabilities.limit_field)
         about_parameter = fault.reason == "bad request" or (status == 403 and "logprobs" in words)
-        if about_parameter and status in (400, 403, 422) and any(mark in words for mark in _REFUSAL):
-            return Refused(fault, words)
-        return fault
+        refused = about_parameter and status in (400, 403, 422) and _REFUSAL.search(words)
+        return Refused(fault, words) if refused else fault
 
     def client(self) -> openai.AsyncOpenAI:
         """The SDK's client, opened when it is first needed."""
@@ -278,6 +270,15 @@ class Refused(Exception):
         super().__init__(str(fault))
         self.fault = fault
         self.words = words
+
+
+def _out_of_range(words: str, sent: Mapping[str, Any]) -> bool:
+    """Whether a value is at fault, as in "Invalid max_tokens, the range is [1, 8192]": by another name the limit might
+    bound nothing. Temperatures up to 1 are left out instead: some servers refuse 0, and nothing else could be sent.
+    """
+    named = any(name in sent and _names(words, name) for name in ("max_tokens", "max_completion_tokens"))
+    named |= sent.get("temperature", 0.0) > 1.0 and _names(words, "temperature")
+    return named and _OUTSIDE.search(words) is not None and not re.search(_UNKNOWN, words)
 
 
 def _names(words: str, name: str) -> bool:
