@@ -20,10 +20,11 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.derive import subset
 from bkrl.labelers.config import EvolveConfig
-from bkrl.labelers.growing import Grower
+from bkrl.labelers.growing import Grower, questions_of
 from bkrl.labelers.tables import labels_of, responses_of
 from bkrl.llm import serve
 from bkrl.llm.rules.proposals import FACTORS, proposed, varied
+from bkrl.llm.session import AskSession
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.report.costs import costs
@@ -32,6 +33,7 @@ from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
 from bkrl.stages import train_rm, train_rs
 from bkrl.studies import evolve
+from tests.goals.test_closed import Scripted
 
 ENV, OTHER = "BabyAI-GoToRedBall-v0", "BabyAI-GoToObj-v0"
 
@@ -240,6 +242,14 @@ def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path, sett
     for row, name in zip(second, [name for name in order if name != best], strict=False):
         behind = f"_after_{best}" if max(needs[name])[1] == best else ""
         assert parts_of(row["program"])[1] == f"{name}{behind}"
+
+
+def test_each_question_is_asked_once_however_many_programs_are_proposed(settings, tmp_path):
+    plan = evolve._plan(settings(tmp_path / "run", llm="openai:m", ask="closed", with_memory=True, proposals=4))
+    backend = Scripted(lambda request: "Yes" if request.choices == ("Yes", "No") else "5")  # without log-probabilities
+    with AskSession(backend) as session:
+        assert len(Grower(plan, session).propose(0, None, ())) == 4
+    assert len(backend.asked) == len(questions_of(plan))
 
 
 class Told(Grower):

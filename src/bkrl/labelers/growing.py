@@ -50,7 +50,7 @@ class Grower:
     @cached_property
     def _told(self) -> tuple[NDArray[np.float64], list[str], list[Exchange]]:
         """(S,) ratings, for each of the S sub-goals the one that it needs most, and who rated it."""
-        plans = (replace(self.plan, rate=way) for way in _WAYS)
+        plans = (replace(self.plan, rate=way, votes=1) for way in _WAYS)  # `votes` of the plan are proposals
         rated, needs = (ask_of_subgoals(plan, self.named, self.session, self.record) for plan in plans)
         ratings = ratings_of(np.stack([one.scores for one in rated]), "alone")
         chances = np.full((len(ratings), len(ratings)), -1.0)
