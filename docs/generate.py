@@ -22,7 +22,7 @@ from bkrl.verbs import MANY, VERBS
 HERE = Path(__file__).parent
 FILES = {
     "collect": "`steps/part-*.parquet`, `episodes.parquet`, `info.json` (the env, its actions, shapes), `README.md` (the "
-    "dataset card), `policies/`",
+    "dataset card), `policies/` of an explorer that learns",
     "label": "`responses.parquet` (but for controls) and `preferences.parquet`, `goals.parquet` with `library.parquet`, or "
     "`programs.parquet`, with `choices.parquet` of closed questions and `truth.parquet` of exact values; `spending.jsonl` and `batches.json` where replies cost, `audit/` where people have judged",
     "train-rm": "`potential.json` and the files it names, `potential_report.json`, `certificate.json`",
