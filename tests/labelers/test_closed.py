@@ -20,7 +20,7 @@ from bkrl.labelers.material import SegmentText
 from bkrl.labelers.plan import Plan
 from bkrl.llm import open_backend
 from bkrl.llm.choose import read_answer
-from bkrl.llm.protocol import Request, chances
+from bkrl.llm.protocol import Fault, Request, chances
 from bkrl.potentials.preference.fit import bradley_terry
 from tests.labelers.runs import babyai
 from tests.labelers.scripted import asker
@@ -121,6 +121,21 @@ def test_pairs_become_soft_labels_without_the_favourite_place(data):
             assert abs(a - b) < 0.3
     assert done.quality["first_shown_preferred"]["rate"] > 0.9
     assert done.more["choices.parquet"].num_rows == 2 * len([r for r in done.table if r["status"] != "identical"])
+
+
+def test_order_is_measured_on_the_answers_to_the_first_criterion_where_some_failed(data):
+    def say(request: Request) -> str:
+        one, two = map(worth, request.messages[1].text.split("\n2: "))
+        if "whatever its task may be" in request.messages[1].text and one <= two:
+            raise Fault("item", "filtered")
+        return "1" if one > two else "2"
+
+    plan = plan_of(data, "pref", num=30, length=3, criteria="overall,safety", votes=3)
+    with asker(say) as session:
+        session.backend.identity = {"kind": "openai", "host": "h", "model": "m"}
+        done = closed.CLOSED["pref"].label(plan, session)
+    assert done.quality["first_shown_preferred"]["rate"] == 1.0, "it answers where the better one stands first"
+    assert done.quality["swap_consistency"]["n"] == 0, "of no pair both orders were answered"
 
 
 def test_points_and_criteria_are_combined_by_log_odds(data):

@@ -260,13 +260,13 @@ def _label_pairs(plan: Plan, session: AskSession) -> LabelResult:
         )
     weight = agree / np.maximum(1, agree.sum(1, keepdims=True))
     mean = (np.where(agree, odds, 0.0) * weight).sum(1)
-    sides = np.full((len(pairs), 2), np.nan)
+    sides, place = np.full((len(pairs), 2), np.nan), {n: i for i, n in enumerate(asked)}
     table: list[dict[str, Any]] = []
     for n, (number, pair) in enumerate(pairs):
-        if n not in asked:
+        if n not in place:
             table.append(preferences.row_of(number, pair, 0.5, "identical", (0, 0, 0, 0)))
             continue
-        i = int(np.searchsorted(asked, n))
+        i = place[n]
         own = answers[i * per : (i + 1) * per]
         votes = _votes(own) if not points else (0, 0, 0, 0)
         status = "labelled" if agree[i].any() else _why(own)
@@ -276,7 +276,7 @@ def _label_pairs(plan: Plan, session: AskSession) -> LabelResult:
         table.append(preferences.row_of(number, pair, label, status, votes, used))
     more = _calibrate_pairs(plan, table, sides)
     # Order and place are measured on the requests of the first criterion alone.
-    first = [[] if points else row["request_ids"][: len(row["request_ids"]) // len(criteria)] for row in table]
+    first = [ids[place[n] * per] if n in place and not points else [] for n in range(len(table))]
     shown = [{**row, "request_ids": asked} for row, asked in zip(table, first, strict=True)]
     facts = of_pairs(plan.dataset, plan.card, shown, record.responses.rows, by_rules=False, read=closed_choice)
     spread = float(np.std(odds[agree])) if agree.any() else 0.0
