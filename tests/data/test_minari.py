@@ -60,11 +60,13 @@ def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_envs_that_are_not_
     )  # as large as pictures, of which Minari would lose some
     run = Run(tmp_path / "d", json.loads((tmp_path / "d" / "config.json").read_text()), None)
     outputs = list(json.loads((tmp_path / "d" / "manifest.json").read_text())["outputs"])
-    run.finish(outputs, steps=100, reward_free=True)
+    run.finish(outputs, steps=100, reward_free=True, explorer="bot")
     to_minari(tmp_path / "d", root / "toy-v0")
+    assert json.loads((root / "toy-v0" / "data" / "metadata.json").read_text())["algorithm_name"] == "bot"
     back = from_minari("minari:toy-v0", tmp_path / "back")
     assert back.file("steps/part-00000.parquet").read_bytes() == run.file("steps/part-00000.parquet").read_bytes()
     assert (back.facts["explorer_steps"], back.facts["reward_free"], back.facts["env_id"]) == (100, True, "Toy")
+    assert set(Dataset.open(back.path).explorers) == {"bot"}
 
 
 @pytest.mark.parametrize(

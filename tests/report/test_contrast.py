@@ -6,17 +6,19 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.methods import TrainRsConfig
-from bkrl.report.contrast import contrast, table, values
-from bkrl.report.groups import group_runs
+from bkrl.report.contrast import _contrast, contrast, table, values
+from bkrl.report.groups import Group, Trained, group_runs
 from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
+from bkrl.stats.curves import Series
 from tests.report.synthetic import KEY, RED, collect, label, train_rm, train_rs
 
 
@@ -303,3 +305,21 @@ def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path)
     train_rs(tmp_path / "later", "ppo", 4, init_from=tmp_path / "start" / "oracle-s3")  # not the policy of its seed
     with pytest.raises(UsageError, match="holds several methods"):
         contrast(str(tmp_path / "later"), str(tmp_path / "ppo"), 0.8)
+
+
+@pytest.mark.parametrize("sides", [("bot", "ppo"), ("ppo", "bot")])
+def test_what_learns_nothing_goes_on_as_it_is_until_the_others_end(sides: tuple[str, str]) -> None:
+    curves = {"bot": ((0.0,), (0.3,)), "ppo": ((0.0, 50.0, 100.0), (0.1, 0.5, 0.95))}
+    a, b = (
+        Group(
+            "E", alg, alg, "none", tuple(Trained(f"{alg}{s}", "E", alg, s, {}, _success(*curves[alg])) for s in (1, 2))
+        )
+        for alg in sides
+    )
+    ratio = _contrast("E", a, b, 0.9).difference.ratio
+    assert ratio is not None
+    assert ratio.text == ("at least 1.00" if sides[0] == "bot" else "at most 1.00")  # it was never at 90 % in 100 steps
+
+
+def _success(steps: tuple[float, ...], shares: tuple[float, ...]) -> dict[str, Series]:
+    return {"eval/success_rate": (np.array(steps), np.array(shares))}

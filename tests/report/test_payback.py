@@ -32,6 +32,8 @@ def ratio(estimate: float, low: float = float("nan"), high: float = float("nan")
         (ratio(1.2, 1.1, 1.5), None, "never"),
         (ratio(0.5), 8.0, "8.0"),
         (ratio(0.5, 0.4, 0.6, "at most"), 8.0, "at most 8.0 (6.7 to 10)"),
+        (ratio(1.2, 0.9, 1.5, "at most"), None, "not known"),  # the true ratio may be below 1
+        (ratio(1.2, 0.9, 1.5, "at least"), None, "never (40 to never)"),
         (ratio(0.5, 0.4, 0.6, "unknown"), 8.0, "not known"),
     ],
 )

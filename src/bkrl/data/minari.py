@@ -45,11 +45,10 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
         raise UsageError(f"{out} exists; name a new folder with --out.")
     out = out.absolute()  # Minari joins a relative root twice
     dataset_id = _id_of(out)
-    everything = np.arange(data.num_episodes)
+    everything, who = np.arange(data.num_episodes), ", ".join(filter(None, dict.fromkeys(data.explorers)))
     buffers, metadata = [], []
     for number, episode in enumerate(data.recorded(everything)):
-        length = len(episode["actions"])
-        last = np.arange(length) == length - 1
+        last = np.arange(1 - len(episode["actions"]), 1) == 0
         buffers.append(
             EpisodeBuffer(
                 id=number,
@@ -61,7 +60,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 truncations=list(last & episode["truncated"]),
                 infos={
                     "caption": episode["captions"],
-                    "mission": [episode["mission"]] * (length + 1),
+                    "mission": [episode["mission"]] * len(episode["captions"]),
                     **episode["texts"],
                 },
             )
@@ -79,7 +78,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
             buffer=buffers,
             observation_space=spaces.Box(0, 255, data.obs_shape, np.uint8),
             action_space=spaces.Discrete(len(data.action_names)),
-            algorithm_name="PPO + RND",
+            algorithm_name=who or "unknown",
             description=f"{data.env_id}, collected with bkrl",
             author="bkrl",
             author_email="none",
@@ -89,7 +88,8 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
             requirements=["bkrl"],
         )
         made.storage.update_episode_metadata(metadata, everything)
-        known = {"info": data.info, "language": data.language, "facts": explored([data.run.facts])}
+        facts = explored([data.run.facts]) | ({"explorer": who} if who else {})
+        known = {"info": data.info, "language": data.language, "facts": facts}
         made.storage.update_metadata({"bkrl": known, **_env_spec(data.env_id)})
         shutil.move(Path(scratch) / dataset_id, out)
     return {"id": dataset_id, "episodes": data.num_episodes, "steps": data.num_steps, "format": "Minari"}

@@ -209,6 +209,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     if {run.key for run in a.runs} == {run.key for run in b.runs}:
         raise UsageError(f"Both sides are the same runs in {env}; name two.")
     both = compare(env, [a, b], threshold)
+    a, b = (row.group for row in both.rows)  # what learns nothing is carried on to the horizon there
     rng = generator(0, "report", "contrast", env, a.label, b.label)
     finals, scores = zip(*(final_and_average(group, both.horizon) for group in (a, b)), strict=True)
     found = difference(a, b, both.horizon, threshold)
@@ -223,8 +224,7 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
             f"What stands under {' and '.join(middle)} {verb} {what} (of the middle half of the runs), A − B is a "
             "difference of means over all of them: the columns need not differ by it."
         )
-    warning = st.few_seeds_warning(min(len(a.runs), len(b.runs)))
-    notes += [text for text in (warning, too_few_pairs([found.p])) if text]
+    notes += filter(None, (st.few_seeds_warning(min(len(a.runs), len(b.runs))), too_few_pairs([found.p])))
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
     return Contrast(
         env, both.horizon, both.rows[0], both.rows[1], found, st.mean_difference(finals[0], finals[1], rng), average,

@@ -46,7 +46,7 @@ class Payback:
 
     def __str__(self) -> str:
         """ "8.4 (7.0 to 9.9)", "at most 3.0 (2.1 to never)", "never", "not known"."""
-        if self.bound == "unknown":
+        if self.bound == "unknown" or (self.bound == "at most" and self.tasks is None):  # it may yet save some
             return "not known"
         text = "never" if self.tasks is None else f"{self.bound} {_count(self.tasks)}".strip()
         return f"{text} ({_count(self.low)} to {_count(self.high)})" if self.known and self.low is not None else text
