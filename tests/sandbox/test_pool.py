@@ -255,3 +255,10 @@ def test_a_worker_killed_from_outside_is_replaced_once():
 def test_windows_of_another_shape_are_refused():
     with Sandbox(FINE, (5,), 2) as program, pytest.raises(BkrlError, match="made for windows"):
         program(windows())
+
+
+def test_actions_beyond_a_byte_are_told_apart():
+    seen = np.zeros((3, 2, 4), np.uint8)
+    given = Windows.of(seen, np.array([[1], [257], [1]]), np.ones((3, 2), bool))
+    with Sandbox("def potential(observations, actions, valid):\n    return actions[:, -1] * 1.0\n", (4,), 1) as program:
+        assert program(given).tolist() == [1, 257, 1]

@@ -14,7 +14,7 @@ from bkrl.serve.sessions import SavedState, Sessions
 ROOM = "BabyAI-Text-GoToLocal-RedBall-S20"
 
 
-@pytest.mark.parametrize("env", ["Toy-Chain", ROOM, "CrafterReward-v1"])
+@pytest.mark.parametrize("env", ["Toy-Chain", ROOM, "CrafterReward-v1", "Crafter-Typed-Full"])
 def test_a_row_plays_what_the_env_alone_plays(env):
     sessions = Sessions(env, 4)
     rows = sessions.open(3)
@@ -23,6 +23,7 @@ def test_a_row_plays_what_the_env_alone_plays(env):
     alone = make_vec(env, 1, autoreset_mode="Disabled")
     seen, _ = alone.reset(seed=7)
     actions = np.random.default_rng(0).integers(0, len(alone.env_spec.action_names), 12).tolist()
+    actions[1] = len(alone.env_spec.action_names) - 1  # 259 where actions are typed
     for at, action in enumerate(actions):
         playing = [row for row in (rows if at % 2 else rows[2:]) if not sessions.over[row]]
         if rows[2] not in playing:

@@ -109,14 +109,14 @@ class Sandbox:
             )
         if len(windows) == 0:
             return np.zeros(0), {}
-        parts = [windows.observations, windows.actions.astype(np.uint8), windows.valid.astype(np.uint8)]
+        actions = np.ascontiguousarray(windows.actions, "<u2").view(np.uint8)  # Crafter-Typed-Full has 260
+        parts = [windows.observations, actions, windows.valid.astype(np.uint8)]
         if self.words is not None:
             parts.append(self.words.tokens(_missions(windows)))
         if self.memory:
             parts.append(_memory(windows))
         key = np.concatenate([part.reshape(len(windows), -1) for part in parts], axis=1)
-        # in the order of their bytes: what is said of a bad value names its window by that
-        rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()
+        rows = key.view(np.dtype((np.void, key.shape[1]))).ravel()  # in whose order a bad value names its window
         _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
         values, components = self.evaluate_numbered(windows[first])
         return values[inverse], {name: column[inverse] for name, column in components.items()}

@@ -80,7 +80,7 @@ class Sessions:
         self._caption = captioner(env_id)
         self._rng = np.random.default_rng(seed)
         self._free = list(range(num_sessions))[::-1]
-        self.seeds, self.taken = [0] * num_sessions, [bytearray() for _ in range(num_sessions)]
+        self.seeds, self.taken = [0] * num_sessions, [list[int]() for _ in range(num_sessions)]
         self.over = np.ones(num_sessions, bool)
         self.captions, self.missions = [""] * num_sessions, [""] * num_sessions
         self.phi = None if potential is None else _Phi(potential, env_id, self.envs, gamma)
@@ -109,7 +109,7 @@ class Sessions:
             )
         rows = [self._free.pop() for _ in range(count)]
         for row in rows:
-            self.seeds[row], self.taken[row], self.captions[row], self.missions[row] = 0, bytearray(), "", ""
+            self.seeds[row], self.taken[row], self.captions[row], self.missions[row] = 0, [], "", ""
         self.over[rows] = True
         return rows
 
@@ -143,7 +143,7 @@ class Sessions:
         symbols = symbols_of(self.seen)
         for row, one, mission, caption in zip(rows, starts, missions, self._caption(symbols), strict=True):
             self.seeds[row], self.taken[row], self.captions[row], self.missions[row] = (
-                one.seed, bytearray(), caption, mission,
+                one.seed, [], caption, mission,
             )  # fmt: skip
         self.over[which] = False
         if self.phi is not None:
