@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec
 from bkrl.learn.dqn import DQN, double_targets
 from bkrl.learn.replay import Replay
@@ -111,3 +112,10 @@ def test_it_learns_the_better_exit():
     while "rollout/return" not in metrics:
         metrics = made.iterate()
     assert metrics["rollout/return"] > 0.8
+
+
+@pytest.mark.parametrize("small", [{"replay_size": 24}, {"replay_size": 40, "n_step": 3}])
+def test_a_memory_without_room_for_an_update_is_refused(small):
+    with pytest.raises(UsageError, match="--replay-size has no room"):
+        learner(**small)
+    assert learner(replay_size=48, n_step=3).replay.rows == 6

@@ -184,3 +184,9 @@ def test_published_defects_come_back_by_their_names():
         UsageError, match="g4 .* concerns Q-learning by an agent that reads or a policy that is a language model"
     ):
         find_method("ppo").build(TrainRsConfig(alg="ppo", env=EASY, steps=10, compat="g4"))
+
+
+@pytest.mark.parametrize("small", [{"capacity": 4}, {"capacity": 16, "learning_starts": 32}, {"train_every": 9}])
+def test_settings_by_which_nothing_would_be_learnt_are_refused(small):
+    with pytest.raises(UsageError, match="Nothing would ever be learnt"):
+        learner_of(**small)

@@ -161,22 +161,16 @@ class DatasetWriter:
             "episode_id": pa.array(np.concatenate(columns["episode_id"])),
             "step": pa.array(np.concatenate(columns["step"])),
             "observation": pa.FixedSizeListArray.from_arrays(raw, type=self._schema.field("observation").type),
-            "caption": _dictionary(columns["caption"]),
-            "mission": _dictionary(columns["mission"]),
             "action": pa.array(action, mask=is_last),
             "reward": pa.array(np.concatenate(columns["reward"]), mask=is_last),
             "terminated": pa.array(np.concatenate(columns["terminated"])),
             "truncated": pa.array(np.concatenate(columns["truncated"])),
-            **{name: _dictionary(columns[name]) for name in self._texts},
         }
+        for column in ("caption", "mission", *self._texts):  # entries in order of first appearance
+            arrays[column] = pa.array(columns[column], pa.string()).dictionary_encode()
         name = part_name(self._part)
-        write_table(self._run.file(name), pa.table(list(arrays.values()), schema=self._schema))
+        write_table(self._run.file(name), pa.table(arrays, schema=self._schema))
         self.outputs.append(name)
         self._columns = {column: [] for column in self._schema.names}
         self._bytes = self._rows_in_part = 0
         self._part += 1
-
-
-def _dictionary(texts: list[str]) -> pa.Array:
-    """A dictionary array with int32 indices, entries in order of first appearance."""
-    return pa.array(texts, pa.string()).dictionary_encode()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.q import QAgent
 from bkrl.agents.weights import load_weights
+from bkrl.core.errors import UsageError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import BaseVectorEnv
@@ -64,6 +65,8 @@ class DQN(ActionValueLearner):
         for reader in agent.module.readers if shared_readers else ():
             setattr(self.target, reader, agent.module.get_submodule(reader))
         self.replay = Replay(config.replay_size, config.num_envs, *agent.remembered)
+        if (self.replay.rows - config.n_step + 1) * config.num_envs < config.batch_size:
+            raise UsageError("--replay-size has no room for the steps of one update (--batch-size); give it more.")
         self.updates = 0
         self.earned = 0.0  # the sum of all rewards so far
 

@@ -72,6 +72,11 @@ class DRRN(Learner):
         self.optimizer = Adam(self.module.parameters(), lr=config.learning_rate)
         self.view, self.keys = Viewer(envs, agent), ViewKeys(agent.wants)
         self.replay = Replay(min(config.capacity, total_steps + envs.num_envs * config.num_steps), envs.num_envs)
+        self.least = max(config.learning_starts, config.batch_size)
+        room = (config.capacity // envs.num_envs - config.n_step + 1) * envs.num_envs
+        if room < self.least or config.train_every > config.num_steps:
+            why = "--capacity is too small for --batch-size and --learning-starts, or --num-steps for --train-every"
+            raise UsageError(f"Nothing would ever be learnt: {why}; give it more.")
         self.step = self.episodes = self.updates = 0
         self._seen: Views | None = None  # (N,) rows, what the agents see now
         self._symbols = self._rows = np.zeros(0, np.uint8)
@@ -91,9 +96,7 @@ class DRRN(Learner):
             paid, finished = self._round(clock)
             rewards += paid
             ended += finished
-            if (round_ + 1) % c.train_every == 0 and self.replay.ready(c.n_step) >= max(
-                c.learning_starts, c.batch_size
-            ):
+            if (round_ + 1) % c.train_every == 0 and self.replay.ready(c.n_step) >= self.least:
                 with _tiny_is_zero():
                     figures += [self._update() for _ in range(c.gradient_steps)]
             clock.lap("update")
