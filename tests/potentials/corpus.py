@@ -279,6 +279,7 @@ PURITY = [
         "set of strings", "OK", "o = 0\nfor k in {'a', 'b', 'c'}:\n    o = o * 3 + len(k)\nreturn actions[:, 0] + o"
     ),
     _file("list in a constant", "E", "C = [[0]]\n" + body("C[0].append(1)\nreturn actions[:, 0] + len(C[0])")),
+    _file("method of a type", "OK", "C = [[0]]\n" + body("list.append(C[0], 1)\nreturn actions[:, 0] + len(C[0])")),
     _file("list in a tuple", "E", "C = ([0],)\n" + body("C[0].append(1)\nreturn actions[:, 0] + len(C[0])")),
     _file("list in a table", "E", "C = {'a': [0]}\n" + body("C['a'].append(1)\nreturn actions[:, 0] + len(C['a'])")),
     _file(

@@ -147,6 +147,16 @@ def test_values_are_the_same_for_any_batch_bit_for_bit():
         assert program(many[:0]).shape == (0,)
 
 
+@pytest.mark.parametrize(
+    "said", ["np.arange(9.0).reshape(3, 3)[C].sum()", "[0, 2] == C", "len(C + [1])", "isinstance(C, list)"]
+)
+def test_a_list_above_the_functions_is_what_it_is_inside_one(said: str):
+    lines = "C = [0, 2]\n", body(f"return np.zeros(len(actions)) + ({said})")
+    inside = body(f"C = [0, 2]\nreturn np.zeros(len(actions)) + ({said})")
+    with Sandbox("".join(lines), (4,), 2) as above, Sandbox(inside, (4,), 2) as below:
+        np.testing.assert_array_equal(above(windows()), below(windows()))
+
+
 def test_repeated_windows_are_evaluated_once():
     few = windows(5)
     many = few[np.tile(np.arange(5), 200)]

@@ -101,12 +101,21 @@ def _clean(text: str, limit: int = 300) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:limit])
 
 
+class _List(list[Any]):
+    """A list in a constant: it indexes an array and equals another list as one does, which no tuple would."""
+
+    def append(self, *_: Any) -> Any:
+        raise TypeError("a module constant cannot be changed")
+
+    extend = pop = __setitem__ = __iadd__ = __imul__ = append
+
+
 def _frozen(value: Any) -> Any:
-    """A constant that cannot be changed, nor anything in it: no state survives a call."""
+    """A constant, made anew, that cannot be changed, nor anything in it: no state survives a call."""
     if isinstance(value, dict):
         return types.MappingProxyType({key: _frozen(one) for key, one in value.items()})
     if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
+        return (_List if isinstance(value, list) else tuple)(map(_frozen, value))
     return frozenset(value) if isinstance(value, set) else value
 
 
@@ -231,10 +240,13 @@ class _Worker:
         program = space.get(self.checker.ENTRY)
         if not callable(program):
             return BAD_RETURN, {"line": 0, "reason": f"no function named {self.checker.ENTRY} is defined"}
-        for name, value in list(space.items()):
-            if name != "__builtins__":
-                space[name] = _frozen(value)
-        self.program = program
+        constants = {name: value for name, value in space.items() if name != "__builtins__"}
+
+        def call(*arguments: Any) -> Any:
+            space.update(_frozen(constants))  # anew, since `list.append` could still change a list
+            return program(*arguments)
+
+        self.program = call
         return OK, {}
 
     def evaluate(self, count: int) -> tuple[int, dict[str, Any]]:

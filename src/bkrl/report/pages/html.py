@@ -173,9 +173,6 @@ def _short(value: Any) -> Any:
     return value
 
 
-# --- small pictures
-
-
 def forest(ratio: StepsRatio) -> Markup:
     """A ratio with its interval on a logarithmic axis around 1; an arrow where censoring leaves a side open. What lies
     beyond the axis stands at its end.

@@ -33,9 +33,6 @@ PROGRAM_CHARS = 20_000
 GIF_BYTES, ALL_GIF_BYTES = 1_500_000, 5_000_000
 
 
-# --- labels
-
-
 @dataclass
 class ShownLabels:
     """One label run: the figures of its quality, and for a program the chosen one. `bkrl label view` shows the rest."""
@@ -68,9 +65,6 @@ def _program(node: Node) -> str:
     rows = read_table(node.run.file("programs.parquet"), PROGRAMS).to_pylist()
     chosen = [str(row["program"]) for row in rows if row["chosen"] and row["program"]]
     return cut(chosen[0], PROGRAM_CHARS) if chosen else ""
-
-
-# --- potentials
 
 
 @dataclass
@@ -159,9 +153,6 @@ def _several(values: Iterable[float | None]) -> str | None:
     """Several numbers, or nothing where one is not known."""
     known = list(values)
     return None if None in known else ", ".join(f"{value:.3g}" for value in known)
-
-
-# --- agents
 
 
 def agents(chain: Chain, played: Sequence[Played]) -> tuple[list[dict[str, str]], int]:
