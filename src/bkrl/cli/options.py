@@ -148,13 +148,13 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def refuse(useless: dict[str, str]) -> None:
+def refuse(useless: dict[str, str], or_else: str = f", or pass {LENIENT}") -> None:
     """UsageError for what was given and has no effect; all that belongs to the same is said at once."""
     for belongs in useless.values():
         names = [option_name((name,)) for name, to in useless.items() if to == belongs]
         verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
         raise UsageError(
-            f"{' and '.join(names)} {verb} no effect here, only with {belongs}; leave {them} out, or pass {LENIENT}."
+            f"{' and '.join(names)} {verb} no effect here, only with {belongs}; leave {them} out{or_else}."
         )
 
 

@@ -45,19 +45,18 @@ _ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and c.sugg
 _SIMILAR = AppliesWhen("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
+def _share(says: str, *only: AppliesWhen) -> Flag:
+    """Of a setting that is a share or a probability."""
+    return Flag(says, least=0, most=1, only=only)
+
+
 @dataclass(frozen=True)
 class DeedSettings:
     """Settings of goals that are deeds, as in typed Crafter."""
 
-    bad_timing: Annotated[
-        float, Flag("noisy: share of goals that cannot be done here", least=0, most=1, only=(_NOISY, _DEEDS))
-    ] = 0.0
-    nonsense: Annotated[
-        float, Flag("noisy: share of goals that no rule of the env allows", least=0, most=1, only=(_NOISY, _DEEDS))
-    ] = 0.0
-    impossible: Annotated[
-        float, Flag("noisy: share of goals that are no deeds at all", least=0, most=1, only=(_NOISY, _DEEDS))
-    ] = 0.0
+    bad_timing: Annotated[float, _share("noisy: share of goals that cannot be done here", _NOISY, _DEEDS)] = 0.0
+    nonsense: Annotated[float, _share("noisy: share of goals that no rule of the env allows", _NOISY, _DEEDS)] = 0.0
+    impossible: Annotated[float, _share("noisy: share of goals that are no deeds at all", _NOISY, _DEEDS)] = 0.0
     goal_success: Annotated[
         Literal["action", "eval"],
         Flag(
@@ -73,9 +72,7 @@ class DeedSettings:
             only=(_DEEDS,),
         ),
     ] = "true"
-    caption_accuracy: Annotated[
-        float, Flag("noisy: share of captions that are true", least=0, most=1, only=(_CAPTIONED,))
-    ] = 0.9
+    caption_accuracy: Annotated[float, _share("noisy: share of captions that are true", _CAPTIONED)] = 0.9
     wanted: Annotated[
         str,
         Flag(
@@ -90,9 +87,9 @@ class DeedSettings:
             "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold", only=(_DEEDS,)
         ),
     ] = "none"
-    goal_threshold: Annotated[
-        float, Flag("cosine that a goal and a deed must exceed to be the same", least=0, most=1, only=(_SIMILAR,))
-    ] = 0.99
+    goal_threshold: Annotated[float, _share("cosine that a goal and a deed must exceed to be the same", _SIMILAR)] = (
+        0.99
+    )
     goal_ask: Annotated[
         Literal["default", "open", "closed", "parts"],
         Flag(
@@ -112,12 +109,8 @@ class DeedSettings:
 class PlaceSettings:
     """Settings of goals in an env in which things are put away, as Housekeep is."""
 
-    accuracy: Annotated[
-        float, Flag("noisy: share of the votes' answers that are kept", least=0, most=1, only=(_NOISY, _HOUSE))
-    ] = 0.9
-    yes_threshold: Annotated[
-        float, Flag("probability that yes must exceed, where things belong", least=0, most=1, only=(_HOUSE,))
-    ] = 0.5
+    accuracy: Annotated[float, _share("noisy: share of the votes' answers that are kept", _NOISY, _HOUSE)] = 0.9
+    yes_threshold: Annotated[float, _share("probability that yes must exceed, where things belong", _HOUSE)] = 0.5
     goal_votes: Annotated[
         int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED, _HOUSE))
     ] = 5

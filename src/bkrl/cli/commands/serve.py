@@ -8,7 +8,7 @@ import typer
 
 from bkrl.cli import console, progress
 from bkrl.cli.commands.shown import Json, print_facts, show_run
-from bkrl.cli.options import Commands
+from bkrl.cli.options import Commands, refuse
 from bkrl.core.errors import RunFailed, UsageError
 
 serve = Commands(help="Serve envs, runs and reports to other programs, on this machine alone.", no_args_is_help=True)
@@ -82,7 +82,11 @@ def play(
     out: Annotated[Path | None, typer.Option(help="for a collect run: the file  \\[default: in the run]")] = None,
 ) -> None:
     """A page for the browser: play an env by keyboard, watch a policy, or step through the episodes of a dataset."""
-    if what.startswith("sample:") or Path(what).is_dir():
+    recorded = what.startswith("sample:") or Path(what).is_dir()
+    given = {"policy": policy, "gamma": gamma != 0.99, "seed": seed != 1, "port": port != 8000}
+    useless, belongs = (given, "an env to play") if recorded else ({"episode": episode, "out": out}, "a collect run")
+    refuse({name: belongs for name, one in useless.items() if one}, or_else="")
+    if recorded:
         from bkrl.data.dataset import Dataset
         from bkrl.report.pages.episodes import write
 
