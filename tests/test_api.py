@@ -200,6 +200,15 @@ def test_a_potential_that_nobody_registers_is_refused(tmp_path):
         read_potential(run.path)
 
 
+def test_the_certificate_of_a_potential_of_ones_own_is_checked_on_a_named_dataset(tmp_path):
+    bkrl.register_potential("own-sum", lambda artefact: lambda windows: windows.observations.sum((1, 2)) * 1.0)
+    run = bkrl.write_potential(tmp_path / "mine", "own-sum", "Toy-Chain", scale=(0.0, 9.0))
+    data = bkrl.collect(bkrl.CollectConfig("Toy-Chain", tmp_path / "d", explorer="random", episodes=9))
+    from bkrl.stages import inspect
+
+    assert inspect.check(run.path, data.path).passed
+
+
 @pytest.mark.parametrize("gives", [lambda windows: np.zeros(1), lambda windows: np.full(len(windows.valid), np.nan)])
 def test_a_potential_of_ones_own_that_gives_something_else_is_named(tmp_path, gives):
     from bkrl.core.errors import RunFailed

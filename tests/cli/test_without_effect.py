@@ -117,3 +117,8 @@ def test_the_printed_commands_of_a_study_with_shared_settings_are_accepted(tmp_p
 
 def test_a_switch_that_a_method_turns_on_can_be_turned_off(refused):
     assert "nowhere" in refused(["train-rs", "--alg", "babyai-ppo", "--no-clip-vloss", "--env", "nowhere"], 2)
+
+
+@pytest.mark.parametrize(("suggester", "name"), [("progress:noisy", "bad_timing"), ("openai:m", "goal_votes")])
+def test_what_a_suggester_of_deeds_heeds_has_an_effect(suggester, name):
+    assert without_effect(TrainRsConfig(alg="ellm", suggester=suggester), [name]) == {}

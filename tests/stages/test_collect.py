@@ -224,7 +224,8 @@ def test_explorers_that_cannot_be_are_refused(tmp_path: Path) -> None:
         UsageError, match="There is no explorer 'robot'. Did you mean 'bot'\\? Known: rnd, random, bot,"
     ):
         run(replace(config, explorer="robot"), Reporter())
-    with pytest.raises(UsageError, match="--num-envs has no effect with --explorer random"):
-        run(replace(config, explorer="random", ppo=SMALL), Reporter())
+    for one in ({"ppo": SMALL}, {"network": "recurrent"}, {"view": "image"}, {"hardware": HardwareConfig("cuda")}):
+        with pytest.raises(UsageError, match=r"--[a-z-]+ has no effect with --explorer random; leave it out"):
+            run(replace(config, explorer="random", **one), Reporter())  # type: ignore[arg-type]
     assert without_effect(config, ["steps"]) == {"steps": "--explorer rnd, which learns"}
     assert list(tmp_path.iterdir()) == []

@@ -36,7 +36,7 @@ def _puts_away(c: Any) -> bool | None:
         return None
 
 
-_NOISY = AppliesWhen("--suggester noisy", lambda c: c.suggester == "noisy")
+_NOISY = AppliesWhen("--suggester noisy", lambda c: c.suggested_by == "noisy")
 _HOUSE = AppliesWhen("an env in which things are put away (Housekeep)", _puts_away)
 _DEEDS = AppliesWhen("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
 _ASKED = AppliesWhen("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
@@ -112,7 +112,7 @@ class PlaceSettings:
     accuracy: Annotated[float, _share("noisy: share of the votes' answers that are kept", _NOISY, _HOUSE)] = 0.9
     yes_threshold: Annotated[float, _share("probability that yes must exceed, where things belong", _HOUSE)] = 0.5
     goal_votes: Annotated[
-        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED, _HOUSE))
+        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED,))
     ] = 5
     goal_costs: Annotated[
         Literal["scaled", "clipped", "none"],

@@ -114,7 +114,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
 def _acting(config: CollectConfig, facts: EnvSpec, source: Run | None) -> tuple[Agent, int]:
     """An explorer that does not learn, and the env steps that it has been trained for."""
     for one in flags_of(CollectConfig):
-        if one.path[0] == "ppo" and one.of(config) != one.default:
+        if one.path[0] in ("ppo", "hardware", "network", "view", "track") and one.of(config) != one.default:
             raise UsageError(f"{option_name(one.path)} has no effect with --explorer {config.explorer}; leave it out.")
     if source is not None:
         agent = load_agent(source.path)

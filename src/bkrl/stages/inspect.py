@@ -111,7 +111,7 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
         data = Dataset.open(dataset_path(run, dataset))
         if potential.artefact.obs_shape != data.obs_shape:
             raise InputError(f"{path} sees observations of another env than {data.env_id}; name its --dataset.")
-        return certify(potential, data, int(run.config["config"]["seed"]))
+        return certify(potential, data, int(run.config["config"].get("seed", 0)))
     finally:
         potential.close()
 
