@@ -16,11 +16,14 @@ def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def rank_correlation_with_interval(a: NDArray[Any], b: NDArray[Any]) -> dict[str, Any]:
-    """Spearman's rank correlation with its 95 % interval by Fisher's z (Fieller, Hartley and Pearson 1957)."""
-    value, spread = rank_correlation(a, b), np.sqrt(1.06 / max(1, len(a) - 3))
-    with np.errstate(divide="ignore"):
-        low, high = np.tanh(np.arctanh(np.clip(value, -1, 1)) + np.array([-1.96, 1.96]) * spread).tolist()
-    return {"value": value, "low": low, "high": high, "n": len(a)}
+    """Spearman's rank correlation with its 95 % interval by Fisher's z (Fieller, Hartley and Pearson 1957).
+
+    z is taken half of a possible step of the value inside of 1 and -1, where it would have no end.
+    """
+    value, n = rank_correlation(a, b), len(a)
+    inside = np.clip(value, *np.array([-1, 1]) * (1 - 6 / max(6, n**3 - n)))
+    low, high = np.tanh(np.arctanh(inside) + np.array([-1.96, 1.96]) * np.sqrt(1.06 / max(1, n - 3))).tolist()
+    return {"value": value, "low": min(low, value), "high": max(high, value), "n": n}
 
 
 def area_under_curve(high: NDArray[Any], low: NDArray[Any]) -> float:
