@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
     from tests.llm.fault_server import FaultServer
@@ -39,8 +40,8 @@ class BatchDesk:
         from tests.llm.fault_server import STATUS, head, reset, send
 
         method, address, _ = line.split(" ")
-        parts = address.partition("?")[0].strip("/").split("/")
-        call, done = self._call(method, parts)
+        path, _, query = address.partition("?")
+        call, done = self._call(method, path.strip("/").split("/"), dict(parse_qsl(query)))
         does, _, argument = self.plan(call, self.calls[call]).partition(":")
         self.calls[call] += 1
         if does == "reset":
@@ -64,7 +65,7 @@ class BatchDesk:
             return True
         return await send(writer, 200, result)
 
-    def _call(self, method: str, parts: list[str]) -> tuple[str, Callable[[bytes], Any]]:
+    def _call(self, method: str, parts: list[str], query: dict[str, str]) -> tuple[str, Callable[[bytes], Any]]:
         if method == "POST" and parts[-1] == "files":
             return "upload", self._upload
         if method == "GET" and parts[-1] == "content":
@@ -72,7 +73,7 @@ class BatchDesk:
         if method == "POST" and parts[-1] == "batches":
             return "create", self._create
         if method == "GET" and parts[-1] == "batches":
-            return "list", lambda body: self._list()
+            return "list", lambda body: self._list(**query)
         if method == "GET" and parts[-2] == "batches":
             return "retrieve", lambda body: self._retrieve(parts[-1])
         return "unknown", lambda body: None
@@ -101,10 +102,12 @@ class BatchDesk:
         }
         return self.batches[name]
 
-    def _list(self) -> dict[str, Any]:
+    def _list(self, limit: str, after: str = "") -> dict[str, Any]:
         shown = [] if self.hidden > 0 else list(self.batches.values())[::-1]
         self.hidden -= 1
-        return {"object": "list", "data": shown, "has_more": False}
+        first = 1 + [one["id"] for one in shown].index(after) if after else 0
+        page = shown[first : first + int(limit)]
+        return {"object": "list", "data": page, "has_more": first + len(page) < len(shown)}
 
     def _retrieve(self, name: str) -> dict[str, Any] | None:
         batch = self.batches.get(name)

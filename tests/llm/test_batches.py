@@ -321,6 +321,17 @@ def test_a_batch_whose_creation_answers_with_a_failure_is_not_given_up(desk: Des
     desk.same_as_live(done, num=10)
 
 
+def test_a_batch_that_was_lost_is_found_behind_hundreds_of_newer_ones(desk: Desk) -> None:
+    desk.server.desk.plan = lambda call, attempt: "500_after" if call == "create" else "ok"
+    desk.server.desk.hidden = 1
+    with pytest.raises(RunFailed, match="server failed"):
+        desk.label("submit", num=10)
+    desk.server.desk.batches.update({name: {"id": name, "metadata": None} for name in map(str, range(250))})
+    desk.finished(num=10)
+    assert set(desk.server.desk.submitted.values()) == {1}
+    assert desk.server.desk.calls["list"] == 4
+
+
 def test_what_is_out_is_not_tried_live_with_another_cache(desk: Desk) -> None:
     desk.label("submit", num=10)
     first = desk.server.billed.copy()

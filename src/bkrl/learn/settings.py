@@ -5,6 +5,8 @@ from typing import Annotated
 
 from bkrl.core.flags import Flag
 
+_FIRST = Flag("ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
+
 
 @dataclass(frozen=True)
 class PQNConfig:
@@ -18,9 +20,7 @@ class PQNConfig:
     update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 2
     num_minibatches: Annotated[int, Flag("minibatches of a pass", least=1)] = 2
     max_grad_norm: Annotated[float, Flag("gradients are clipped to this norm", least=0)] = 10.0
-    epsilon_first: Annotated[
-        float | None, Flag("ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
-    ] = None
+    epsilon_first: Annotated[float | None, _FIRST] = None
     epsilon_last: Annotated[float, Flag("ε falls to this", least=0, most=1)] = 0.02
     epsilon_share: Annotated[float, Flag("share of the training in which ε falls", least=0, most=1)] = 0.1
     hidden: Annotated[int, Flag("width of the network's layers", least=1)] = 128
@@ -40,9 +40,7 @@ class DQNConfig:
     replay_size: Annotated[int, Flag("env steps kept", least=1)] = 1_000_000
     learning_starts: Annotated[int, Flag("env steps before the first update", least=0)] = 5_000
     target_every: Annotated[int, Flag("env steps between copies into the target network", least=1)] = 8_000
-    epsilon_first: Annotated[
-        float | None, Flag("ε falls from this  [default: 1; with --init-from 0.1]", least=0, most=1)
-    ] = None
+    epsilon_first: Annotated[float | None, _FIRST] = None
     epsilon_last: Annotated[float, Flag("ε falls to this", least=0, most=1)] = 0.01
     epsilon_steps: Annotated[int, Flag("env steps in which ε falls", least=1)] = 1_000_000
     hidden: Annotated[int, Flag("width of the network's layers", least=1)] = 128

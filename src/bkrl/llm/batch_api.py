@@ -17,8 +17,8 @@ TRANSFER_SECONDS = 1800.0
 """A file has to be up or down within this time."""
 ATTEMPTS = 6
 LONGEST_PAUSE = 60.0
-NEWEST = 100
-"""Among so many batches a lost one is looked for."""
+PAGE, PAGES = 100, 100
+"""Batches on a page of their list, newest first, and pages in which a lost one is looked for."""
 
 
 class BatchApi:
@@ -102,14 +102,16 @@ class BatchApi:
                 "take it out of batches.json if it is really gone",
             ) from None
 
-    async def find(self, token: str) -> str | None:
-        """The id of the batch that carries `token`, or None."""
-        page = await self._call(lambda client: client.batches.with_raw_response.list(limit=NEWEST))
+    async def find(self, token: str, pages: int = PAGES, **after: str) -> str | None:
+        """The id of the batch that carries `token`, or None; `after`: only what the list has behind this one."""
+        page = await self._call(lambda client: client.batches.with_raw_response.list(limit=PAGE, **after))
         found = page.get("data")
-        for batch in found if isinstance(found, list) else []:
-            if isinstance(batch, dict) and (batch.get("metadata") or {}).get("bkrl") == token:
+        batches = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        for batch in batches:
+            if (batch.get("metadata") or {}).get("bkrl") == token:
                 return _id(batch)
-        return None
+        more = pages > 1 and batches and page.get("has_more")
+        return await self.find(token, pages - 1, after=_id(batches[-1])) if more else None
 
     async def lines(self, file_id: str) -> AsyncIterator[dict[str, Any]]:
         """The lines of a file at the endpoint, an empty one for each that is no JSON object; those longer than MAX_BODY
