@@ -189,6 +189,25 @@ def test_what_cannot_be_registered_is_refused():
         bkrl.write_potential("x", "nothing", "Toy-Chain")
 
 
+def test_the_bounds_of_an_environment_say_what_its_views_show():
+    """Planes of 0 and 1 were read as MiniGrid's kinds, below 2 of which colours and states mean nothing."""
+    code = """
+import bkrl, numpy as np
+from bkrl.envs import family
+from gymnasium import Env, spaces
+for highest in (1, 255):
+    class Planes(Env):
+        observation_space, action_space = spaces.Box(0, highest, (5, 5, 3), np.uint8), spaces.Discrete(4)
+    bkrl.register_env(f"planes-{highest}", Planes, list, max_steps=9)
+    known = family(f"planes-{highest}")
+    symbols = known.symbols((5, 5, 3))
+    assert symbols == known.symbols((5, 5, 3), Planes().observation_space.high)
+    print(symbols.sizes[:3], max(symbols.gate) < 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["(2, 2, 2) True", "(11, 6, 4) False"]
+
+
 def test_a_potential_that_nobody_registers_is_refused(tmp_path):
     bkrl.register_potential("own-zero", lambda artefact: lambda windows: np.zeros(len(windows)))
     run = bkrl.write_potential(tmp_path / "mine", "own-zero", "Toy-Chain")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bkrl import envs
 from bkrl.core.errors import UsageError
 from bkrl.envs.family import EnvSpec, Family
+from bkrl.envs.symbols import Symbols
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 Caption = Callable[[NDArray[np.uint8]], list[str]]
@@ -34,9 +35,10 @@ def register_env(
 
     Args:
         env_id: its name, as `--env` takes it.
-        make: makes one, with a `Box` of uint8 as observation space and a `Discrete` action space. Its infos may have
-            "success"; without that, termination with a positive reward counts as one. `env.unwrapped.mission`, if
-            there is one, is recorded.
+        make: makes one, with a `Box` of uint8 as observation space and a `Discrete` action space. The bounds say what
+            is seen: up to 31 categories, above a quantity; a view (W, H, 3) whose bounds are 255 is MiniGrid's: kind,
+            colour, state. Its infos may have "success"; without that, termination with a positive reward counts as one.
+            `env.unwrapped.mission`, if there is one, is recorded.
         caption: (B, *shape) uint8 observations → B captions, sentences divided by ", " or ". ".
         max_steps: an episode is truncated after so many actions.
         action_names: in the order of the action's numbers  [default: "action 0", "action 1", …].
@@ -60,7 +62,7 @@ def register_env(
     if max_steps < 1:
         raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
     card = EnvSpec(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
-    envs.register_family(OwnFamily(card.family), env_id).add(card, make, caption)
+    envs.register_family(OwnFamily(card.family), env_id).add(card, make, caption, seen.high)
     envs.enter([env_id])
 
 
@@ -71,8 +73,9 @@ class OwnFamily(Family):
         super().__init__(name)
         self._made: dict[str, tuple[EnvSpec, Make]] = {}
         self._caption: Caption | None = None
+        self._high: NDArray[np.uint8] | None = None
 
-    def add(self, card: EnvSpec, make: Make, caption: Caption) -> None:
+    def add(self, card: EnvSpec, make: Make, caption: Caption, high: NDArray[np.uint8]) -> None:
         """One more environment."""
         for other, _ in self._made.values():
             if (other.obs_shape, other.action_names) != (card.obs_shape, card.action_names):
@@ -80,7 +83,10 @@ class OwnFamily(Family):
                     f"{card.env_id} has other observations or actions than {other.env_id}; give it another family."
                 )
         self._made[card.env_id] = (card, make)
-        self._caption = caption
+        self._caption, self._high = caption, high if self._high is None else np.maximum(self._high, high)
+
+    def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
+        return super().symbols(obs_shape, self._high if high is None else high)
 
     def specs(self) -> list[EnvSpec]:
         return [card for card, _ in self._made.values()]

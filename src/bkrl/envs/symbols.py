@@ -61,14 +61,15 @@ class Symbols:
 
     @classmethod
     def of_shape(cls, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
-        """What shape and bounds tell: a small (W, H, 3) view is read as MiniGrid's, otherwise the bounds decide.
+        """What shape and bounds tell: a small (W, H, 3) view with bounds of 255, or without, is read as MiniGrid's,
+        otherwise the bounds decide.
 
         Args:
             obs_shape: shape of one observation.
             high: upper bounds of the observation space, of that shape; without them every entry is a quantity.
         """
         shape = tuple(obs_shape)
-        if len(shape) == 3 and shape[-1] == 3:
+        if len(shape) == 3 and shape[-1] == 3 and (high is None or np.min(high) == 255):
             return cls.of_minigrid(shape[0] * shape[1])
         return cls.of_bounds(np.full(shape, 255) if high is None else high)
 

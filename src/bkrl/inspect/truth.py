@@ -213,9 +213,6 @@ def _sensible(states: States, goals: Sequence[str]) -> tuple[NDArray[np.bool_], 
     return now, play[0]
 
 
-# The annotator
-
-
 def annotator(plan: Plan, truth: Truth) -> ExactBackend:
     """Who answers the questions of a plan by the truth."""
     known: dict[tuple[Message, ...], dict[str, float]] = {}
@@ -267,9 +264,6 @@ def truth_of(plan: Plan, reporter: Reporter) -> Truth:
     else:
         episodes = end_to_end(plan.dataset.num_episodes, _LAYOUTS).tolist()
     return solve(plan.dataset, episodes, reporter)
-
-
-# Scores
 
 
 def scored(variant: Variant, truth: Truth) -> Variant:

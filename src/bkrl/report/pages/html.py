@@ -88,9 +88,6 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-# --- filters
-
-
 def _capitalized(text: str) -> str:
     """A title with a capital letter, but for names of methods."""
     return text if find_method(text.partition(" ")[0]) else text[:1].upper() + text[1:]
