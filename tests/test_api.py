@@ -127,6 +127,13 @@ def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, t
     shown = plugged("evaluate", "policy", "--gifs", 0, "--episodes", 20, "--json").stdout
     assert json.loads(shown)["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.5
 
+    warned = plugged("evaluate", "policy", "--episodes", 2, "--out", "no-pictures").stderr
+    assert "There are no GIFs: Line-8 gives no pictures" in warned
+    (tmp_path / "look.py").write_text(
+        "import lines; from bkrl.serve.play import PlayedEnv; PlayedEnv('Line-8').document()"
+    )
+    plugged("look.py")
+
     refused = plugged(*train, "mine", "--out", "x", code=2, BKRL_PLUGINS="").stderr
     assert "There is no env 'Line-8'" in refused
     misspelt = plugged("list", "envs", code=2, BKRL_PLUGINS="linse").stderr
@@ -169,6 +176,8 @@ def test_what_cannot_be_registered_is_refused():
 
     with pytest.raises(UsageError, match="Box of uint8"):
         register(seen=spaces.Box(0.0, 1.0, (3,)))
+    with pytest.raises(UsageError, match="Box of uint8"):
+        register(seen=spaces.Box(0, 9, (), np.uint8))
     with pytest.raises(UsageError, match="Discrete actions"):
         register(acts=spaces.MultiBinary(2))
     with pytest.raises(UsageError, match="has 2 actions, and 1 action_names"):

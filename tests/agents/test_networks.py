@@ -25,6 +25,7 @@ from bkrl.envs.symbols import Symbols
         ("compact", (82,)),
         ("compact", (64, 64, 3)),
         ("paper", (7, 7, 3)),
+        ("paper", (5, 5, 6)),
         ("paper", (64, 64, 3)),
         ("residual", (64, 64, 3)),
     ],

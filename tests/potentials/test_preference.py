@@ -161,7 +161,7 @@ def test_ties_alone_do_not_break_training():
     assert np.isnan(found.accuracy)
 
 
-@pytest.mark.parametrize(("shape", "grid"), [((82,), (9, 7)), ((5,), (0, 0)), ((4, 4, 3), (0, 0))])
+@pytest.mark.parametrize(("shape", "grid"), [((82,), (9, 7)), ((5,), (0, 0)), ((4, 4, 3), (0, 0)), ((4, 4, 6), (0, 0))])
 def test_observations_of_every_family_can_be_scored(shape, grid):
     torch.manual_seed(0)
     raw = PreferenceRaw(PreferenceNet(NetConfig(shape, 6, 3, grid=grid)))

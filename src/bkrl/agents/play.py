@@ -159,7 +159,8 @@ def play(
         started[:] = False
         for i, episode in running.items() if frames else ():
             if episode.seed - seed < frames:
-                episode.frames.append(envs.frame(i))
+                with suppress(NotImplementedError):  # an env of one's own may give no pictures
+                    episode.frames.append(envs.frame(i))
         symbols = symbols_of(raw)
         view.acted(actions)
         raw, rewards, terminated, truncated, infos = envs.step(actions)

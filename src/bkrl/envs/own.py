@@ -52,7 +52,7 @@ def register_env(
     made = make()
     seen, acts = made.observation_space, made.action_space
     made.close()
-    if not isinstance(seen, spaces.Box) or seen.dtype != np.uint8:
+    if not isinstance(seen, spaces.Box) or seen.dtype != np.uint8 or not seen.shape:
         raise UsageError(f"{env_id} must show a Box of uint8, not {seen}; wrap it so that it does.")
     if not isinstance(acts, spaces.Discrete) or acts.start != 0:
         raise UsageError(f"{env_id} must have Discrete actions that begin at 0, not {acts}; wrap it so that it does.")

@@ -44,9 +44,11 @@ class ReferenceVectorEnv(BaseVectorEnv):
         return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in which.tolist()]
 
     def frame(self, index: int) -> NDArray[np.uint8]:
-        """A picture of env `index`; the environments must have been made with render_mode="rgb_array"."""
+        """A picture of env `index`; NotImplementedError where its `render` gives none."""
         self._check_begun("frame")
-        return np.asarray(self.envs[index].render(), np.uint8)
+        if not isinstance(shown := self.envs[index].render(), np.ndarray):
+            raise NotImplementedError(f"{self.env_spec.env_id} gives no pictures")
+        return shown.astype(np.uint8)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -90,7 +91,9 @@ class PlayedEnv:
             self._state, self._started = dict(self._acted.state), np.zeros(1, bool)
             odds = np.exp(self._acted.logits[0] - self._acted.logits[0].max())
             more["policy"] = (odds / odds.sum()).round(3).tolist()
-        picture = png_uri(np.asarray(sessions.envs.frame(0)))
+        picture = None
+        with suppress(NotImplementedError):  # an env of one's own may give none
+            picture = png_uri(np.asarray(sessions.envs.frame(0)))
         return frame(picture, sessions.captions[0], sessions.missions[0], **more)
 
     def document(self) -> str:

@@ -197,7 +197,7 @@ class Paper(ActorCritic):
             scale = [255.0] * channels
         else:
             shapes = [(channels, 32, 3, 1, 1), (32, 64, 3, 1, 1), (64, 64, 3, 1, 1)]
-            scale = [10.0, 5.0, 3.0][:channels]
+            scale = [10.0, 5.0, 3.0, *[1.0] * channels][:channels]
         layers: list[nn.Module] = [Pixels(scale)]
         for shape in shapes:
             layers += [conv(*shape), nn.ReLU()]

@@ -62,8 +62,6 @@ class NetConfig:
         size, cells = math.prod(self.obs_shape), math.prod(self.grid)
         if self.width % self.heads or not 0 <= cells <= size or min(self.grid) < 0:
             raise ValueError("the network's heads do not divide its width, or its grid is larger than a view")
-        if len(self.obs_shape) == 3 and self.obs_shape[-1] > MOST_CHANNELS:
-            raise ValueError(f"views have at most {MOST_CHANNELS} channels")
         if len(self.faced) == 1 or not all(0 <= byte < size for byte in self.faced):
             raise ValueError("what is faced is no byte of a view")
         if self.things and (len(self.obs_shape) != 3 or self.obs_shape[-1] != 3):
@@ -72,7 +70,7 @@ class NetConfig:
 
 def view_encoder(config: NetConfig) -> tuple[CellEncoder | FlatEncoder, int]:
     """The encoder that suits an observation's shape (a grid of cells or a flat vector), and the size of its output."""
-    if len(config.obs_shape) == 3:
+    if len(config.obs_shape) == 3 and config.obs_shape[-1] <= MOST_CHANNELS:
         return CellEncoder(config.obs_shape, config.hidden), config.hidden
     flat = FlatEncoder(math.prod(config.obs_shape), config.grid, config.hidden, config.faced)
     return flat, flat.size

@@ -76,9 +76,6 @@ class Drawing:
     xlim: tuple[float, float]
 
 
-# --- inside a page
-
-
 def draw(
     bands: Sequence[Band],
     styles: Sequence[Style],
@@ -150,9 +147,6 @@ def _ticks(count: int) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(count, steps=[1, 2, 2.5, 5, 10])
-
-
-# --- files
 
 
 def write_png(
@@ -236,9 +230,6 @@ def identity_of(path: Path) -> str:
     if found is None:
         raise InputError(f"{path} was not made by bkrl report: it names none.")
     return str(found)
-
-
-# --- what both have
 
 
 def _lines(axes: Any, panel: Panel, colours: Sequence[str], limits: tuple[float, float] | None, name: str = "") -> None:

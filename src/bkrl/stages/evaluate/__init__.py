@@ -94,7 +94,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
                     tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
                 )
             )
-            outputs += _write_gifs(result, mode, episodes[: config.gifs])
+            outputs += _write_gifs(result, mode, [one for one in episodes[: config.gifs] if one.frames])
             document["modes"][mode] = scores = measure(episodes, family(facts.family).achievements)
             if speaks:
                 header = {key: value for key, value in document.items() if key != "modes"}
@@ -103,6 +103,8 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
                 atomic_write(result.file(f"{mode}.eval"), log)
                 outputs.append(f"{mode}.eval")
     envs.close()
+    if config.gifs and len(outputs) == 1 and not speaks:
+        reporter.warn(f"There are no GIFs: {env_id} gives no pictures, since its `render` returns none.")
     result.write_json("evaluation.json", document)
     shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]
     result.finish(
