@@ -186,6 +186,8 @@ def test_what_cannot_be_registered_is_refused():
         register(max_steps=0)
     with pytest.raises(UsageError, match="bkrl's own"):
         register(family="crafter")
+    with pytest.raises(UsageError, match="'me/Tiny-1' can be no env's id"):
+        bkrl.register_env("me/Tiny-1", lambda: Tiny(good, acts), list, max_steps=5)
     for taken in ("Toy-Chain", "BabyAI-Text-GoToLocal-Pretraining-S20", "MiniGrid-Empty-5x5-v0"):
         with pytest.raises(UsageError, match="already; choose another id"):
             bkrl.register_env(taken, lambda: Tiny(good, acts), list, max_steps=5)

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
 from bkrl.data.partition import partition
 from bkrl.labelers import closed
 from bkrl.labelers.config import LabelConfig
@@ -22,6 +25,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.choose import read_answer
 from bkrl.llm.protocol import Fault, Request, chances
 from bkrl.potentials.preference.fit import bradley_terry
+from bkrl.stages import collect
 from tests.labelers.runs import babyai
 from tests.labelers.scripted import asker
 
@@ -197,6 +201,13 @@ def test_a_sub_goal_is_rated_by_how_many_others_need_it(data):
     assert rows[0]["outcomes"] == ["yes", "no"]
     first, second, *_ = closed.subgoals(plan)
     assert rows[0]["about"] == f"{first} for {second}"
+
+
+def test_a_memory_that_an_env_does_not_have_is_not_advised(tmp_path):
+    config = CollectConfig("Toy-Chain", tmp_path / "d", explorer="random", episodes=3)
+    toy = Dataset.open(collect.run(config, Reporter()).path)
+    with pytest.raises(UsageError, match="No sub-goals are named for Toy-Chain; pass --ask open, to a model"):
+        closed.subgoals(plan_of(toy, "code"))
 
 
 def test_renamed_things_stand_in_no_question_and_by_their_own_names_in_the_labels(data):

@@ -1,5 +1,6 @@
 """Environments of one's own: any `gymnasium.Env` with small integers to see and a caption for what it shows."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ def register_env(
     Raises:
         UsageError: the spaces are of another kind, the names do not fit them, or the id or family is taken.
     """
+    if not re.fullmatch(r"[\w:.-]+", env_id):  # as Gymnasium takes them, less its namespaces, which would be folders
+        raise UsageError(f"'{env_id}' can be no env's id: it has other characters than letters, digits, - . : and _.")
     made = make()
     seen, acts = made.observation_space, made.action_space
     made.close()

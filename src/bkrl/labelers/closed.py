@@ -190,9 +190,6 @@ def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], 
     return requests
 
 
-# Preferences
-
-
 def pairs_of(plan: Plan) -> list[tuple[int, preferences.Pair]]:
     """The pairs of a plan with their numbers."""
     if plan.compare == "pairs":
@@ -328,9 +325,6 @@ def _calibrate_pairs(plan: Plan, table: list[dict[str, Any]], sides: NDArray[np.
     return {"calibration": found.facts()}
 
 
-# Programs
-
-
 def subgoals(plan: Plan) -> dict[str, tuple[str, str]]:
     """The sub-goals of the env by name: said as a goal, and as NumPy of `now` and `memory`; at most 1 each.
 
@@ -340,14 +334,15 @@ def subgoals(plan: Plan) -> dict[str, tuple[str, str]]:
     found = {
         name: (said, f"({how}).astype(float)") for name, (said, how) in envs.family(card.family).relations(card).items()
     }
-    memory = envs.memory_of(plan.dataset.env_id) if plan.card.memory else None
-    if memory is not None and plan.dataset.memory is not None:
+    memory = envs.memory_of(plan.dataset.env_id)
+    if memory is not None and plan.card.memory and plan.dataset.memory is not None:
         most = np.percentile(plan.dataset.memory, _STEPS, axis=0, method="closest_observation")
         for column, (name, said) in enumerate(zip(memory.names, memory.goals, strict=True)):
             steps = max(1, int(most[column]))
             found[name] = (said, f"np.minimum(memory[:, {column}], {steps}) / {steps}")
     if not found:
-        raise UsageError(f"No sub-goals are named for {plan.dataset.env_id}; pass --with-memory, or --ask open.")
+        there = "" if memory is None else "--with-memory, or "
+        raise UsageError(f"No sub-goals are named for {plan.dataset.env_id}; pass {there}--ask open, to a model.")
     return found
 
 
@@ -443,9 +438,6 @@ def _label_program(plan: Plan, session: AskSession) -> LabelResult:
     return LabelResult(table, record.responses.rows, facts, any(row["chosen"] for row in table), record.table)
 
 
-# Goals
-
-
 def vocabulary(env_id: str) -> list[str]:
     """The goals of an env: what its memory counts and what its views tell, said as goals, each once."""
     card, memory = envs.env_spec(env_id), envs.memory_of(env_id)
@@ -453,7 +445,7 @@ def vocabulary(env_id: str) -> list[str]:
     said += [goal for goal, _ in envs.family(card.family).relations(card).values()]
     found = {goals.normal_form(goal): goal for goal in reversed(said)}
     if not found:
-        raise UsageError(f"No goals are named for {env_id}; pass --ask open.")
+        raise UsageError(f"No goals are named for {env_id}; pass --ask open, to a model.")
     return list(found.values())[::-1]
 
 

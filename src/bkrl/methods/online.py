@@ -127,11 +127,16 @@ def build(settings: OnlineSettings) -> Training:
 def _check(settings: OnlineSettings) -> None:
     """UsageError where there can be no potential."""
     from bkrl.envs import env_spec
-    from bkrl.llm import check_knows
+    from bkrl.llm import CONTROLS, check_knows
     from bkrl.llm.opening import check_name
 
     check_name(settings.llm)
     check_knows(settings.llm, settings.env, env_spec(settings.env).family)
+    if settings.llm in (*CONTROLS, "words"):
+        raise UsageError(
+            f"--llm {settings.llm} answers closed questions only, and --alg bk-online asks open ones; a control is "
+            "--label-control shuffled."
+        )
     if settings.ppo.num_envs < _LEAST_ENVS:
         raise UsageError(
             f"--alg bk-online keeps one env in ten to test its potential on, so --num-envs must be {_LEAST_ENVS} or "
