@@ -40,3 +40,4 @@ def test_the_interval_of_a_rank_correlation_covers_it_in_about_95_of_100_samples
     assert few["value"] == few["high"] == 1
     assert -0.6 < few["low"] < 0 < 0.99 < many["low"] < 1
     assert rank_correlation_with_interval(np.arange(1), np.arange(1))["low"] < -0.9
+    assert rank_correlation_with_interval(np.arange(0), np.arange(0))["n"] == 0  # not one sub-goal was rated

@@ -132,7 +132,7 @@ def _check(settings: OnlineSettings) -> None:
 
     check_name(settings.llm)
     check_knows(settings.llm, settings.env, env_spec(settings.env).family)
-    if settings.llm in (*CONTROLS, "words"):
+    if settings.llm.partition(":")[0] in (*CONTROLS, "words"):
         raise UsageError(
             f"--llm {settings.llm} answers closed questions only, and --alg bk-online asks open ones; a control is "
             "--label-control shuffled."

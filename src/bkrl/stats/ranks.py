@@ -9,10 +9,10 @@ _RESAMPLES = 500
 
 
 def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Spearman's rank correlation of (n,) and (n,); 0 where one side is constant."""
+    """Spearman's rank correlation of (n,) and (n,); 0 where one side is constant, or nothing is there."""
     from scipy.stats import spearmanr
 
-    return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
+    return 0.0 if len(a) == 0 or np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
 
 
 def rank_correlation_with_interval(a: NDArray[Any], b: NDArray[Any]) -> dict[str, Any]:
