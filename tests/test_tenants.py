@@ -45,6 +45,12 @@ def stop_on_the_way(words: list[str], cwd: Path, out: str) -> None:
     assert not (cwd / out / "manifest.json").exists()
 
 
+def test_that_missions_change_is_found_in_an_environment_from_outside(tmp_path):
+    told = "import doors, recall; from bkrl.envs import mission_is_hidden as f; print(f('Doors-7'), f('Recall-3'))"
+    (tmp_path / "ask.py").write_text(told)
+    assert bkrl("ask.py", cwd=tmp_path).stdout.split() == ["True", "False"]
+
+
 @pytest.mark.parametrize(
     "alg", [one if one == "doors" else pytest.param(one, marks=pytest.mark.slow) for one in COMMANDS]
 )

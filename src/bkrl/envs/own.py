@@ -1,7 +1,7 @@
 """Environments of one's own: any `gymnasium.Env` with small integers to see and a caption for what it shows."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,7 @@ from bkrl.envs.symbols import Symbols
 
 Make = Callable[[], "gymnasium.Env[Any, Any]"]
 Caption = Callable[[NDArray[np.uint8]], list[str]]
+_EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
 
 
 def register_env(
@@ -96,6 +97,14 @@ class OwnFamily(Family):
 
     def make_reference(self, env_spec: EnvSpec) -> gymnasium.Env[Any, Any]:  # type: ignore[override]  # it knows no options
         return _Success(gymnasium.wrappers.TimeLimit(self._made[env_spec.env_id][1](), env_spec.max_steps))
+
+    def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
+        """Whether a few episodes have different missions; nothing says whether observations show them, too."""
+        made = envs.make_vec(env_spec.env_id, _EPISODES)
+        made.reset(seed=0)
+        missions = {*made.missions()}
+        made.close()
+        return len(missions) > 1
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         assert self._caption is not None

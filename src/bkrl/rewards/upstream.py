@@ -133,9 +133,6 @@ def guarantee(defects: frozenset[str]) -> str:
     return f"none: published defects {', '.join(named(defects))}"
 
 
-# ------------------------------------------------------------------------------------------------- what Φ is made of
-
-
 def with_defects(potential: Scaled, defects: frozenset[str]) -> Scaled:
     """The potential with the defects that are its own (b1, b30); the same object when there are none.
 
@@ -168,9 +165,6 @@ class HardThreshold(Raw):
     def __call__(self, windows: Windows) -> NDArray[np.float64]:
         similarity = self.raw.similarity(windows)
         return np.where(similarity > HARD_THRESHOLD, similarity, 0.0)
-
-
-# --------------------------------------------------------------------------------------------------------- what Φ sees
 
 
 def blind(windows: Windows) -> Windows:
@@ -214,9 +208,6 @@ def filled(windows: Windows, rollout: Rollout) -> Windows:
     index = np.where(windows.valid, windows.index, windows.index[here, first][:, None])
     actions = np.where(windows.valid[:, :-1], windows.actions, action[:, None])
     return replace(windows, index=index, actions=actions, valid=np.ones_like(windows.valid))
-
-
-# --------------------------------------------------------------------------------------------------- what Φ is paid as
 
 
 class PublishedShaping:
