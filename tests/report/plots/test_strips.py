@@ -37,7 +37,7 @@ def test_moments_hold_both_ends_and_the_greatest_changes():
 
 
 def test_a_strip_is_an_svg_whose_texts_are_escaped():
-    evil = "<script>alert(1)</script> & a very long caption that has to be broken into several lines"
+    evil = "<script>alert(1)</script> \x1b& a very long caption that has to be broken into several lines"
     drawn = strip([-1.0, -0.5, 0.0], captions=[evil] * 3).svg()
     assert "<script" not in drawn
     root = ElementTree.fromstring(drawn)

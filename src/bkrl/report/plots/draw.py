@@ -29,6 +29,8 @@ from bkrl.stats.intervals import Interval, step_label
 COLOURS = ("#5f6670", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#784020", "#a860ff", "#5200d6")
 DARK_COLOURS = ("#c4cad2", "#4fb0ea", "#ff8f52", "#38cf9f", "#e020a0", "#a06a42", "#9a5cff", "#ffe14d")
 _VARIABLES, _NUMBER = (*(f"--s{slot}" for slot in range(len(COLOURS))), "--rule"), re.compile(r"\d+\.\d+")
+_NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""What may stand in no SVG, escaped or not; captions of an env of one's own may hold it."""
 IDENTITY = "bkrl:report"
 INK, RULE = "#1d2126", "#e3e6ea"
 """Of a light page; its SVG have the text's own colour and a CSS variable in their place."""
@@ -136,7 +138,7 @@ def embedded(figure: Any, description: str, attributes: str, name: str = "") -> 
     inner = re.sub(r"\s*\n\s*", " ", inner).strip().replace("xlink:href", "href")
     inner = inner.replace("'DejaVu Sans'", "system-ui,sans-serif")
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(description)}" {size} {attributes}>'
-    return f"{head}{inner}</svg>"
+    return _NO_XML.sub("", f"{head}{inner}</svg>")
 
 
 def _short(found: re.Match[str]) -> str:
