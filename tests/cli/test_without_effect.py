@@ -8,6 +8,7 @@ import pytest
 
 from bkrl.cli.main import run_command
 from bkrl.core.flags import without_effect
+from bkrl.inspect.report import doubts
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.rewards.upstream import DEFECTS
@@ -122,3 +123,14 @@ def test_a_switch_that_a_method_turns_on_can_be_turned_off(refused):
 @pytest.mark.parametrize(("suggester", "name"), [("progress:noisy", "bad_timing"), ("openai:m", "goal_votes")])
 def test_what_a_suggester_of_deeds_heeds_has_an_effect(suggester, name):
     assert without_effect(TrainRsConfig(alg="ellm", suggester=suggester), [name]) == {}
+
+
+def test_the_labels_that_ship_with_bkrl_say_of_which_variant_they_are(capsys):
+    assert run_command(["train-rm", "sample:labels-qwen1.5b-minigrid", "--epochs", "3"]) == 2
+    assert "--epochs has no effect here, only with preference labels" in capsys.readouterr().err
+
+
+def test_an_accuracy_of_nothing_is_no_doubt():
+    training = {"accuracy": float("nan"), "accuracy_low": 0.0, "accuracy_high": 1.0}
+    assert doubts({"training": training}) == []  # type: ignore[typeddict-item]
+    assert len(doubts({"training": training | {"accuracy": 0.5}})) == 1  # type: ignore[typeddict-item]

@@ -122,7 +122,8 @@ def doubts(report: Report) -> list[str]:
             f"of cases (95 % interval {percents(low, high)})"
         )
     accuracy, low, high = training.get("accuracy"), training.get("accuracy_low"), training.get("accuracy_high")
-    if accuracy is not None and low is not None and high is not None and low <= CHANCE:
+    # where no held-out pair is decided, the accuracy is NaN
+    if accuracy is not None and accuracy >= 0 and low is not None and high is not None and low <= CHANCE:
         found.append(
             f"its network orders {percent(accuracy)} of unseen pairs as they are labelled (95 % interval "
             f"{percents(low, high)})"

@@ -8,6 +8,7 @@ from bkrl.core.config import MOST_COST, MOST_REQUESTS, REPLIES, Fresh, Seed, Thr
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
 from bkrl.core.flags import AppliesWhen, Flag
+from bkrl.runs.folder import locate
 
 _FITTED = AppliesWhen(
     "--control none, shuffled or constant, which read the labels",
@@ -18,7 +19,7 @@ _FITTED = AppliesWhen(
 def _made_of(variant: str, labels: Path) -> bool | None:
     """Whether labels are of a variant; None where no complete label run is there, which the stage has words for."""
     try:
-        manifest = read_json(labels / "manifest.json")
+        manifest = read_json(locate(labels) / "manifest.json")
     except InputError:
         return None
     found = manifest["facts"].get("variant", manifest["config"].get("variant"))
