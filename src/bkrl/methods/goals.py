@@ -40,6 +40,7 @@ _NOISY = AppliesWhen("--suggester noisy", lambda c: c.suggested_by == "noisy")
 _HOUSE = AppliesWhen("an env in which things are put away (Housekeep)", _puts_away)
 _DEEDS = AppliesWhen("an env whose actions are deeds (typed Crafter)", lambda c: not _puts_away(c))
 _ASKED = AppliesWhen("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
+_WORDED = AppliesWhen("--goal-ask open", lambda c: c.asked_how == "open")
 _CAPTIONED = AppliesWhen("--captioner noisy", lambda c: c.captioner == "noisy")
 _ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and c.suggester not in ("uniform", "task"))
 _SIMILAR = AppliesWhen("--goal-encoder", lambda c: c.goal_encoder != "none")
@@ -87,9 +88,7 @@ class DeedSettings:
             "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold", only=(_DEEDS,)
         ),
     ] = "none"
-    goal_threshold: Annotated[float, _share("cosine that a goal and a deed must exceed to be the same", _SIMILAR)] = (
-        0.99
-    )
+    goal_threshold: Annotated[float, _share("cosine above which a goal and a deed are the same", _SIMILAR)] = 0.99
     goal_ask: Annotated[
         Literal["default", "open", "closed", "parts"],
         Flag(
@@ -100,9 +99,9 @@ class DeedSettings:
         ),
     ] = "default"
     strict_goals: Annotated[
-        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED, _DEEDS))
+        bool, Flag("read replies as the published parser does: every line a '-' bullet", only=(_ASKED, _DEEDS, _WORDED))
     ] = False
-    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED, _DEEDS))] = 0.1
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED, _DEEDS, _WORDED))] = 0.1
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,14 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     def asks(self) -> bool:
         name = self.suggested_by
         return name not in (_PROGRESS, *PLAIN, *_PRIORS, *_own()) and not name.startswith(_REPLAY)
+
+    @property
+    def asked_how(self) -> str:
+        """How it is asked: open, closed or parts."""
+        from bkrl.llm import CONTROLS, LOCAL_MODELS
+
+        usual = "parts" if self.suggested_by.partition(":")[0] in (*LOCAL_MODELS, *CONTROLS) else "open"
+        return usual if self.goal_ask == "default" else self.goal_ask
 
     @property
     def waits(self) -> bool:
@@ -327,14 +334,13 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
     from bkrl.goals.asked import AskedSuggester
     from bkrl.goals.closed import ClosedSuggester, PartSuggester
     from bkrl.labelers.material import env_card
-    from bkrl.llm import CONTROLS, LOCAL_MODELS
+    from bkrl.llm import CONTROLS
     from bkrl.llm.choose import Chooser
     from bkrl.llm.opening import open_session
     from bkrl.text.prompts import SHIPPED
 
     kind = settings.suggester.partition(":")[0]
-    chosen = "parts" if kind in (*LOCAL_MODELS, *CONTROLS) else "open"
-    ask = chosen if settings.goal_ask == "default" else settings.goal_ask
+    ask = settings.asked_how
     closed = ask != "open"
     if kind in CONTROLS and not closed:
         raise UsageError(f"--suggester {kind} answers closed questions only; leave --goal-ask open out.")

@@ -104,9 +104,6 @@ def few_seeds_warning(n: int) -> str:
     )
 
 
-# --- centre ---------------------------------------------------------------------------------------
-
-
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     """Mean of the middle half: ``floor(n/4)`` values are cut from each end (the 25 % trimmed mean of Agarwal et al.
     2021). With n < 4 nothing is cut and this is the mean.
@@ -289,9 +286,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order, adjusted = np.argsort(p, kind="stable"), np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(p), 0, -1) * p[order]))
     return adjusted.tolist()
-
-
-# --- profiles -------------------------------------------------------------------------------------
 
 
 def performance_profile(
