@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -49,6 +50,23 @@ def ask(
 def choice(exchange: Exchange) -> str:
     assert exchange.answer is not None, exchange
     return str(json.loads(exchange.answer)["choice"])
+
+
+def test_the_sdks_own_http_library_is_taken_whichever_others_are_installed(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MCP's SDK brings httpx2 along, which version 2 of OpenAI's does not take."""
+    import openai
+
+    base = openai.DefaultAsyncHttpxClient.__mro__[1]
+    other = ModuleType("other")
+    vars(other).update(vars(sys.modules[base.__module__.partition(".")[0]]))
+    monkeypatch.setattr(other, "AsyncClient", type("AsyncClient", (base,), {"__module__": "other"}))
+    monkeypatch.setitem(sys.modules, "other", other)
+    monkeypatch.setattr(openai, "DefaultAsyncHttpxClient", type("Default", (other.AsyncClient,), {}))
+    client: Any = open_backend("openai:m", Connection(tmp_path)).client()  # type: ignore[attr-defined]
+    assert isinstance(client._client, other.AsyncClient)
+    assert ask(tmp_path)[1].budget.sent == 1
 
 
 def test_answers_are_kept_and_never_asked_twice(server: FaultServer, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import re
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -314,8 +313,8 @@ def _secret_words(url: str) -> list[str]:
 def _client(url: str, key: str, azure: bool, headers: Mapping[str, str]) -> openai.AsyncOpenAI:
     import openai
 
-    # The SDK moved from httpx to httpx2 with version 3; both have the same interface.
-    http = import_module("httpx2" if find_spec("httpx2") else "httpx")
+    # The SDK moved from httpx to httpx2 with version 3, and takes its own alone, whichever others are installed.
+    http = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
 
     class Unpacked(http.AsyncByteStream):  # type: ignore[name-defined, misc]
         def __init__(self, inner: Any, packed: bool, most: float) -> None:
