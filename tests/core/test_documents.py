@@ -272,6 +272,15 @@ def test_a_sealed_potential_with_odd_values_is_used_or_refused(sample: Callable[
     use()
 
 
+def test_more_networks_than_fit_into_memory_are_refused(sample: Callable[[str], Path]) -> None:
+    path = sample("bk-pref-crafter")
+    whole = json.loads((path / "potential.json").read_text())
+    write(path, "potential.json", whole | {"settings": whole["settings"] | {"ensemble": 2**63}})
+    with pytest.raises(BkrlError, match="network"):
+        load_potential(path)
+    write(path, "potential.json", whole)
+
+
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Policies with each kind of network."""

@@ -173,7 +173,7 @@ def load(artefact: Artefact) -> PreferenceRaw:
     for name, tensor in tensors.items():
         member = _MEMBER.fullmatch(name)
         members.setdefault(int(member[1]) if member else 0, {})[member[2] if member else name] = tensor
-    if sorted(members) != list(range(settings.get("ensemble", 1))):
+    if len(members) != settings.get("ensemble", 1) or sorted(members) != list(range(len(members))):
         raise InputError(f"{path} holds the weights of {len(members)} networks; run train-rm again.")
     if (config.vocabulary > 0) != ("mission" in artefact.reads):
         raise InputError(f"{artefact.folder} says of missions what its network does not; run train-rm again.")
