@@ -13,6 +13,7 @@ from bkrl.core.errors import RunFailed, UsageError
 
 serve = Commands(help="Serve envs, runs and reports to other programs, on this machine alone.", no_args_is_help=True)
 
+GAMMA, SEED, PORT = 0.99, 1, 8000
 Env = Annotated[str, typer.Option(help="what is played; see `bkrl list envs`", show_default=False)]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")]
 Phi = Annotated[Path | None, typer.Option(help="a train-rm run: γΦ(h') - Φ(h) is added to the reward of each step")]
@@ -23,10 +24,10 @@ Gamma = Annotated[float, typer.Option(min=0, max=1, help="discount of that diffe
 def openenv(
     env: Env,
     potential: Phi = None,
-    gamma: Gamma = 0.99,
+    gamma: Gamma = GAMMA,
     sessions: Annotated[int, typer.Option(min=1, max=65536, help="the most that are open at the same time")] = 1024,
     host: Annotated[str, typer.Option(help="other than this machine's own only with BKRL_SERVE_TOKEN")] = "127.0.0.1",
-    port: Port = 8000,
+    port: Port = PORT,
     idle: Annotated[float, typer.Option(min=1, help="seconds after which an idle session is closed")] = 3600,
     seed: Annotated[int, typer.Option(min=0, help="of the episodes for which clients ask no seed")] = 1,
 ) -> None:
@@ -75,15 +76,15 @@ def play(
     what: Annotated[str, typer.Argument(help="an env to play, or a collect run to look at")],
     potential: Annotated[Path | None, typer.Option(help="a train-rm run whose Φ and advice are shown")] = None,
     policy: Annotated[Path | None, typer.Option(help="a train-rs run that can act")] = None,
-    gamma: Gamma = 0.99,
-    seed: Annotated[int, typer.Option(min=0, help="of the first episode")] = 1,
-    port: Port = 8000,
+    gamma: Gamma = GAMMA,
+    seed: Annotated[int, typer.Option(min=0, help="of the first episode")] = SEED,
+    port: Port = PORT,
     episode: Annotated[list[int] | None, typer.Option(help="of a collect run  \\[default: the first ones]")] = None,
     out: Annotated[Path | None, typer.Option(help="for a collect run: the file  \\[default: in the run]")] = None,
 ) -> None:
     """A page for the browser: play an env by keyboard, watch a policy, or step through the episodes of a dataset."""
     recorded = what.startswith("sample:") or Path(what).is_dir()
-    given = {"policy": policy, "gamma": gamma != 0.99, "seed": seed != 1, "port": port != 8000}
+    given = {"policy": policy, "gamma": gamma != GAMMA, "seed": seed != SEED, "port": port != PORT}
     useless, belongs = (given, "an env to play") if recorded else ({"episode": episode, "out": out}, "a collect run")
     refuse({name: belongs for name, one in useless.items() if one}, or_else="")
     if recorded:
