@@ -378,6 +378,10 @@ def test_sections_may_share_their_tasks(tmp_path):
         plan({"world": [first | {"tasks": "secnd"}, second | {"task": task}]}, tmp_path)
     with pytest.raises(UsageError, match="first has tasks of its own, and those of second"):
         plan({"world": [first | {"task": task, "tasks": "second"}, second | {"task": task}]}, tmp_path)
+    with pytest.raises(UsageError, match="The name None of the world will not do for a folder"):
+        plan({"world": [{"task": task, "tasks": "second"}, second | {"task": task}]}, tmp_path)
+    with pytest.raises(UsageError, match=r"The name \['second'\] of the world will not do for a folder"):
+        plan({"world": [first | {"tasks": "second"}, second | {"name": ["second"], "task": task}]}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -388,6 +392,10 @@ def test_sections_may_share_their_tasks(tmp_path):
         ('{ name = "a", alg = "drrn", lm = "P0" }', "drrn takes no 'lm' in a study"),
         ('{ name = "a", alg = "bk-pref", potential = "pref" }', "bk-pref takes no 'potential' in a study"),
         ('{ name = "a", alg = "glam", potential = "prof" }', "potential of 'a' is 'prof'. Did you mean 'pref'?"),
+        ('{ name = "a", alg = "glam", after = 3 }', "The after of 'a' is text in quotes, not 3"),
+        ('{ name = "a", alg = "glam", lm = ["P0"] }', "The lm of 'a' is text in quotes, not ['P0']"),
+        ('{ name = "a", alg = "bc", train_rs = 3 }', "Settings are a table, not 3"),
+        ('{ name = "a", alg = "bk-own", train_rs = 3 }', "Settings are a table, not 3"),
     ],
 )
 def test_what_an_entry_cannot_start_from_is_named(tmp_path, entry, complaint):

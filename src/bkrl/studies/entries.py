@@ -8,7 +8,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.settings import choices
 from bkrl.labelers.config import LabelConfig
-from bkrl.methods import find_method, methods
+from bkrl.methods import method_of, methods
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, on_top
 
@@ -48,8 +48,7 @@ def entries_of(listed: Any, section: str) -> list[Entry]:
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"The section {section} needs algs = [...], in itself or in each of its tasks.")
     entries = [_entry(item) for item in listed]
-    names = [entry.name for entry in entries]
-    check_unique(names, "algs")
+    check_unique(names := [entry.name for entry in entries], "algs")
     for place, entry in enumerate(entries):
         for other in (entry.after, entry.guide):
             if other and "/" not in other and other not in names[:place]:
@@ -67,25 +66,26 @@ def _entry(item: Any) -> Entry:
         raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
     check_keys(item, _ENTRY_KEYS, "An entry of algs")
     name = name_of_folder(item, "entry of algs")
-    method = find_method(str(item.get("alg")))
-    if method is None:
-        check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
-    if not isinstance(item.get("title", ""), str):
-        raise UsageError(f"The title of '{name}' is text in quotes, not {item['title']!r}.")
-    settings = {one.name for one in flags_of(method.settings)} if method else set()
-    variant = method.variant if method and method.variant in VARIANTS else None
+    check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
+    method = method_of(item["alg"])
+    for key in ("title", "lm", "after", "guide"):
+        if not isinstance(item.get(key, ""), str):
+            raise UsageError(f"The {key} of '{name}' is text in quotes, not {item[key]!r}.")
+    own = on_top({}, item.get("train_rs", {}))
+    settings = {one.name for one in flags_of(method.settings)}
+    variant = method.variant if method.variant in VARIANTS else None
     given = {key: value for key, value in item.items() if key != "potential"}
     for key, setting in (("potential", "potential"), ("lm", "lm"), ("after", "init_from"), ("guide", "guide")):
-        if key in item and (setting not in settings or (key == "potential" and method and method.variant)):
+        if key in item and (setting not in settings or (key == "potential" and method.variant)):
             raise UsageError(f"'{name}': {item['alg']} takes no '{key}' in a study; leave it out.")
     if "potential" in item:
         check_choice(variant := item["potential"], VARIANTS, f"potential of '{name}'")
     given |= {"variant": variant, "control": item.get("control") or "none"}
-    entry = Entry(**given, clones="data" in settings and "data" not in item.get("train_rs", {}))
+    entry = Entry(**given, clones="data" in settings and "data" not in own)
     if entry.control == "constant":  # which has advice alone
         entry = replace(entry, train_rs=on_top({"shaping": "advice"}, entry.train_rs))
     check_choice(entry.control, choices(TrainRmConfig, "control"), f"control of '{name}'")
-    if method and method.variant and method.variant not in VARIANTS and "potential" not in entry.train_rs:
+    if method.variant and method.variant not in VARIANTS and "potential" not in own:
         raise UsageError(f"'{name}' needs {method.needs}: name its run, train_rs = {{ potential = \"…\" }}.")
     if entry.variant is None and (entry.control != "none" or entry.label or entry.train_rm):
         raise UsageError(f"'{name}': {entry.alg} uses no labels, so it has no control, label or train_rm.")

@@ -18,7 +18,7 @@ from bkrl.envs import env_spec
 from bkrl.llm import check_annotator
 from bkrl.runs.samples import PREFIX
 from bkrl.studies.section import Cell, StudySection
-from bkrl.studies.tables import check_choice, check_keys, check_unique, tables_of
+from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, tables_of
 
 _STUDY_KEYS = {"title", "minutes", "set", "tuning_steps", "world", "slurm"}
 
@@ -156,7 +156,7 @@ def _with_tasks(section: Mapping[str, Any], sections: Sequence[Mapping[str, Any]
     """A section with the tasks of another, which it names as `tasks = "NAME"`."""
     if "tasks" not in section:
         return section
-    named = {one.get("name"): one["task"] for one in sections if "task" in one}
+    named = {name_of_folder(one, "world"): one["task"] for one in sections if "task" in one}
     check_choice(section["tasks"], list(named), f"tasks of {section.get('name')}")
     if "task" in section:
         raise UsageError(f"{section['name']} has tasks of its own, and those of {section['tasks']}; leave one out.")
