@@ -461,5 +461,10 @@ def test_a_title_is_what_tables_sentences_and_legends_call_a_method_and_changes_
     assert "The control goals drawn at random is better than plain PPO" in findings([after], 0.8, False, [])[0].text
     twice, notes = titled(groups, ["ppo-entry=same", "bk-goal-entry=same"])
     assert ([group.name for group in twice], len(notes)) == (["ppo", "bk-goal (shuffled)"], 1)
-    with pytest.raises(UsageError, match="NAME=TITLE, not 'ppo'"):
-        titled(groups, ["ppo"])
+    for given, name in ((" ppo-entry = λ = 0.9 ", "λ = 0.9"), ("ppo=(a) = (b)", "(a) = (b)")):
+        assert [one.name for one in titled(groups, [given])[0]] == [name, "bk-goal (shuffled)"]
+    other = [replace(one, label="ppo (a=1, b=2)") for one in groups[:1]]
+    assert titled(other, ["ppo (a=1, b=2)=c = 3"])[0][0].name == "c = 3"
+    for given in ("ppo", "=x", " = x", "ppo= "):
+        with pytest.raises(UsageError, match=f"NAME=TITLE, not '{given}'"):
+            titled(groups, [given])

@@ -408,5 +408,6 @@ def test_an_entry_says_what_its_report_calls_it(tmp_path: Path):
     env_spec = {"name": "w", "algs": ["ppo", entry], "seeds": [1]}
     env_spec["train_rs"] = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
     assert plan({"world": [env_spec]}, tmp_path).report.config.titles == ("g=novelty alone",)
+    assert plan({"world": [env_spec | {"algs": [entry | {"title": " "}]}]}, tmp_path).report.config.titles == ()
     with pytest.raises(UsageError, match="The title of 'g' is text in quotes, not 3"):
         plan({"world": [env_spec | {"algs": [entry | {"title": 3}]}]}, tmp_path)

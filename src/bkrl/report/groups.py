@@ -21,6 +21,7 @@ from bkrl.stats import curves
 from bkrl.stats.curves import Series
 
 _SEED = re.compile(r"(-d\d+)?(-l\d+)?-s\d+$")  # of the names of a study's runs
+_TITLE = re.compile(r"\s*((?!\s)(?:[^=(]|\(.*?\))+?)\s*=\s*(\S.*?)\s*")  # NAME=TITLE; in brackets NAME has = of its own
 NO_EFFECT = "–"  # in place of a setting's value
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
 
@@ -157,10 +158,9 @@ def titled(groups: Sequence[Group], titles: Sequence[str]) -> tuple[list[Group],
     """
     wanted = {}
     for given in titles:
-        name, equals, title = (part.strip() for part in given.rpartition("="))
-        if not equals or not name or not title:
+        if (parts := _TITLE.fullmatch(given)) is None:
             raise UsageError(f"A title is written NAME=TITLE, not '{given}'.")
-        wanted[name] = title
+        wanted[parts[1]] = parts[2]
     found, used = [], set()
     for group in groups:
         names = [group.label, *sorted({_SEED.sub("", Path(run.key).name) for run in group.runs})]
