@@ -65,6 +65,27 @@ def test_kinds_of_labels_are_measured_apart_and_by_how_many_are_asked(tmp_path):
     assert " 11 min on 1" in outlook(cells, tmp_path, made, 1)
 
 
+def test_what_a_stage_records_is_how_it_is_measured(tmp_path):
+    """A model is made by the stage lm-make and recorded as lm; a bot plays episodes, and steps say nothing of it."""
+    world = {"name": "w", "seeds": [1], "algs": ["ppo"], "collect": {"explorer": "bot", "episodes": 600}}
+    cells = plan({"world": [world | {"models": [{"name": "P0"}]}]}, tmp_path).cells[:2]
+    made = tmp_path / "made"
+    finished(made / "w" / "a", "collect", {"explorer": "random", "episodes": 60, "steps": 500_000}, 30)
+    finished(made / "w" / "b", "lm", {"steps": 9}, 100)
+    assert outlook(cells, tmp_path, made, 1).endswith("7 min on 1, 7 min on 8, 7 min on 64.")
+    rnd = plan({"world": [world | {"collect": {"steps": 1000}}]}, tmp_path).cells[:1]
+    assert outlook(rnd, tmp_path, made, 1).endswith("; not measured, and left out: collect.")
+
+
+def test_a_run_that_was_stopped_took_longer_than_its_rest(tmp_path):
+    cells = plan({"world": [{"name": "w", "seeds": [1], "algs": ["ppo"]}]}, tmp_path).training
+    made = tmp_path / "made"
+    finished(made / "w" / "a", "train-rs", {"alg": "ppo", "steps": cells[0].steps}, 3600)
+    (made / "sweep").mkdir()
+    (made / "sweep" / "state.json").write_text(to_json({"seconds": {"w/a": 4.0}}))
+    assert " 60 min on 1" in outlook(cells, tmp_path, made, 1)
+
+
 def test_a_measure_without_a_plan_is_refused(tmp_path, capsys):
     assert run_command(["sweep", str(toy(tmp_path)), "--measured", str(tmp_path)]) == 2
     assert "--dry-run" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from bkrl.cli.main import run_command
 from bkrl.core.config import ReproduceConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.runs.record import Run
 from bkrl.runs.samples import samples
 from bkrl.studies.reproduce import run
 from bkrl.studies.study import load_study
@@ -24,6 +25,23 @@ def test_a_dry_run_does_nothing(tmp_path, capsys):
     assert len(cells) == len(load_study("smoke", tmp_path / "r").cells)
     assert {cell["state"] for cell in cells} == {"to do"}
     assert not (tmp_path / "r").exists()
+
+
+def test_a_dry_run_lists_the_runs_of_the_model_that_is_asked(tmp_path, capsys):
+    """Those of the recorded answers would be called runs that differ in llm."""
+    anew, recorded = (load_study("laptop", tmp_path, llm).preparation for llm in ("random", ""))
+    asked = next(new.config for new, old in zip(anew, recorded, strict=True) if new != old)
+    data = Run.create(asked.dataset, stage="collect", config={"steps": 1})
+    data.log(0, **{"time/env": 1.0})
+    data.finish([])
+    Run.create(asked.run_dir, stage="label", config=asked, inputs={"dataset": data.path}).finish([])
+    assert (
+        run_command(["reproduce", "--out", str(tmp_path), "--llm", "random", "--jobs", "3", "--dry-run", "--json"]) == 0
+    )
+    told = capsys.readouterr()
+    states = {cell["cell"]: cell["state"] for cell in json.loads(told.out)}
+    assert states[asked.run_dir.relative_to(tmp_path).as_posix()] == "done"
+    assert "with 3 cells at once" in told.err
 
 
 def test_two_presets_write_into_two_folders():

@@ -68,7 +68,8 @@ def _reproduce(settings: Any, as_json: bool) -> None:
 
     show_result(run(settings, progress.reporter()), as_json)
     if settings.dry_run:
-        studies.sweep(SweepConfig(settings.preset, settings.folder, dry_run=True), as_json)
+        asked = SweepConfig(settings.preset, settings.folder, jobs=settings.jobs, llm=settings.llm, dry_run=True)
+        studies.sweep(asked, as_json)
 
 
 def _label(settings: Any, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from bkrl.studies.section import Cell
 
 MACHINES = (1, 8, 64)
 _WORK = {"train-rs": "steps", "collect": "steps", "evaluate": "episodes", "label": "num"}
-"""The setting to which a stage's time is proportional; that of the others does not depend on one."""
+"""The setting to which a stage's time is proportional, but for explorers that play episodes; other stages have none."""
 _Key = tuple[str, str, str]
 
 
@@ -30,15 +30,13 @@ def outlook(cells: Sequence[Cell], out: Path, measured: Path, jobs: int) -> str:
 
     Args:
         cells: each after what it needs; `out` is their study's folder.
-        measured: a study's folder. A run's seconds are those that its sweep has counted, else those of its own clocks.
+        measured: a study's folder. A run took as long as its sweep's last start has counted, or its clocks, if more.
     """
-    rates = _rates(measured)
-    if not rates:
+    if not (rates := _rates(measured)):
         return ""
-    seconds = [_seconds(cell.stage.replace("_", "-"), vars(cell.config), name_of(cell, out), rates) for cell in cells]
-    links = needs(cells)
+    seconds = [_seconds(cell.made[0], vars(cell.config), name_of(cell, out), rates) for cell in cells]
     places = {cell.run_dir: place for place, cell in enumerate(cells)}
-    after = [[places[folder] for folder in links[cell.run_dir]] for cell in cells]
+    after = [[places[folder] for folder in needed] for needed in needs(cells).values()]
     times = [f"{duration(makespan([one or 0.0 for one in seconds], after, n * jobs))} on {n}" for n in MACHINES]
     unknown = {cell.stage.replace("_", "-") for cell, one in zip(cells, seconds, strict=True) if one is None}
     left_out = f"; not measured, and left out: {', '.join(sorted(unknown))}" if unknown else ""
@@ -79,23 +77,24 @@ def _rates(folder: Path) -> dict[_Key, list[float]]:
     for path in complete_below(folder):
         run = Run.open(path, verify=False)
         name = run.path.relative_to(folder).as_posix()
-        seconds = counted.get(name) or loop_seconds(series_of(run.metrics()))
+        seconds = max(counted.get(name, 0.0), loop_seconds(series_of(run.metrics())))
         if seconds:
-            for key in _keys(run.stage, run.config["config"], name):
-                rates.setdefault(key, []).append(seconds / _work(run.stage, run.config["config"]))
+            keys, work = _like(run.stage, run.config["config"], name)
+            for key in dict.fromkeys(keys):
+                rates.setdefault(key, []).append(seconds / work)
     return rates
 
 
 def _seconds(stage: str, settings: Mapping[str, Any], name: str, rates: Mapping[_Key, list[float]]) -> float | None:
     """Those of a cell, from the runs that are most like it; None without any of its stage."""
-    like = next((rates[key] for key in _keys(stage, settings, name) if key in rates), None)
-    return None if like is None else median(like) * _work(stage, settings)
+    keys, work = _like(stage, settings, name)
+    return next((median(rates[key]) * work for key in keys if key in rates), None)
 
 
-def _keys(stage: str, settings: Mapping[str, Any], name: str) -> list[_Key]:
+def _like(stage: str, settings: Mapping[str, Any], name: str) -> tuple[list[_Key], float]:
+    """What runs like one are filed under, the most alike first, and how much work it is."""
     section, alg = name.partition("/")[0], str(settings.get("alg", settings.get("variant", "")))
-    return list(dict.fromkeys([(stage, section, alg), (stage, section, ""), (stage, "", "")]))
-
-
-def _work(stage: str, settings: Mapping[str, Any]) -> float:
-    return float(settings.get(_WORK.get(stage, "")) or NUM.get(settings.get("variant", ""), 1))
+    plays = stage == "collect" and settings.get("explorer", "rnd") != "rnd"
+    by = "episodes" if plays else _WORK.get(stage, "")
+    kind, work = f"{stage} by {by}", float(settings.get(by) or NUM.get(settings.get("variant", ""), 1))
+    return [(kind, section, alg), (kind, section, ""), (kind, "", "")], work
