@@ -1,7 +1,6 @@
 """What asking for goals will take, before anything is asked: how many situations a run meets is reckoned from play."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,9 +11,8 @@ from bkrl.core.seeds import derive_seed, generator
 from bkrl.envs import make_vec, situations
 from bkrl.goals.asked import AskedSuggester
 from bkrl.goals.closed import ClosedSuggester, PartSuggester
-from bkrl.llm.forecast import Outlook, forecast
+from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import Request
 
 _ENVS: Final = 64
 _PROBE: Final = 65_536
@@ -59,7 +57,7 @@ def outlook(
         requests = suggester.requests(0)
         found = forecast(requests, 1, cache, suggester.session.backend.identity, price)
         note = "Each deed is asked about beside each single thing, once for all situations and runs."
-        return replace(found, prompts=_some(requests), notes=(note,), at_most=suggester.chooser.votes)
+        return replace(found, prompts=shown(requests), notes=(note,), at_most=suggester.chooser.votes)
     met, expected = situations_met(env_id, steps, seed)
     requests = [request for key in met for request in suggester.requests(key)]
     each = len(requests) // len(met)
@@ -72,19 +70,5 @@ def outlook(
         f"meet {expected:,}. An agent that learns gets further: it may meet {most:.2g} times as many. "
         "--max-requests and --max-cost bound it."
     )
-    return replace(
-        found,
-        requests=expected * each,
-        tokens_in=round(found.tokens_in * more),
-        tokens_out=round(found.tokens_out * more),
-        most_tokens_out=round(found.most_tokens_out * more),
-        prompts=_some(requests),
-        notes=(note,),
-        at_most=most * votes,
-    )
-
-
-def _some(requests: Sequence[Request]) -> tuple[str, ...]:
-    """Three prompts."""
-    some = requests[:: max(1, len(requests) // 3)][:3]
-    return tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in request.messages) for request in some)
+    about = {"requests": expected * each, "prompts": shown(requests), "at_most": most * votes}
+    return found.times(more, notes=(note,), **about)

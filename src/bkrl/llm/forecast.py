@@ -1,8 +1,9 @@
 """What asking will take, before anything is asked: tokens, dollars, and what is in the store already."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 from bkrl.llm.prices import FREE, Price
 from bkrl.llm.protocol import Reply, Request, Tier, request_key
@@ -31,6 +32,11 @@ class Outlook:
     prompts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     at_most: float = 1.0
+
+    def times(self, factor: float, **more: Any) -> Self:
+        """As many times the tokens; `more`: other fields."""
+        names = ("tokens_in", "tokens_out", "most_tokens_out")
+        return replace(self, **{name: round(vars(self)[name] * factor) for name in names}, **more)
 
     def text(self) -> str:
         """All of it for a person."""
@@ -76,6 +82,12 @@ class Outlook:
         tier = "" if self.tier == "default" else f" as {self.tier}"
         longest = "with the longest replies" if self.at_most == 1 else "with most requests and the longest replies"
         return f"Price{tier}: about ${about:,.2f}, {longest} ${most:,.2f} ({self.price.source})."
+
+
+def shown(requests: Sequence[Request]) -> tuple[str, ...]:
+    """Three prompts, as `Outlook.prompts`."""
+    some = requests[:: max(1, len(requests) // 3)][:3]
+    return tuple("\n\n".join(f"[{turn.role}]\n{turn.text}" for turn in request.messages) for request in some)
 
 
 def forecast(

@@ -179,9 +179,7 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
 
 def outlook(settings: OnlineSettings) -> Outlook:
     """See `Method.outlook`: what is asked about in play by chance stands for what a policy does."""
-    from dataclasses import replace
-
-    from bkrl.llm.forecast import forecast
+    from bkrl.llm.forecast import forecast, shown
 
     _check(settings)
     with ExitStack() as stack:
@@ -196,16 +194,7 @@ def outlook(settings: OnlineSettings) -> Outlook:
         f"At most {expected:,} requests: {settings.label_num:,} pairs at each of {times:,} times. Which pairs depends "
         "on what the policy does, so these are of play by chance."
     )
-    return replace(
-        found,
-        requests=expected,
-        kept=0,
-        tokens_in=round(found.tokens_in * share),
-        tokens_out=round(found.tokens_out * share),
-        most_tokens_out=round(found.most_tokens_out * share),
-        prompts=tuple("\n\n".join(f"[{m.role}]\n{m.text}" for m in one.messages) for one in requests[:3]),
-        notes=(note,),
-    )
+    return found.times(share, requests=expected, kept=0, prompts=shown(requests[:3]), notes=(note,))
 
 
 register_method(

@@ -27,7 +27,7 @@ from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, out_in
 from bkrl.llm.choose import Chooser
 from bkrl.llm.controls import HONESTY
-from bkrl.llm.forecast import Outlook, forecast
+from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.opening import opened, session_with
 from bkrl.llm.prices import remarks
 from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
@@ -40,7 +40,6 @@ from bkrl.text.prompts import SHIPPED
 MOST_QUESTIONS = 1_000_000
 """Of one run: their segments, prompts and answers are all in memory."""
 _MANY = 50_000
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -93,15 +92,15 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
         most = plan.num * plan.votes
         text = example_prompt("code", plan.dataset.env_id, config.prompt)
         said = f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
-        notes, shown = [said, *notes], [text.rstrip("\n")]
+        notes = [said, *notes]
+        prompts: tuple[str, ...] = (text.rstrip("\n"),)
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
     else:
-        some = requests[:: max(1, len(requests) // _SHOWN)][:_SHOWN]
-        shown = ["\n\n".join(f"[{message.role}]\n{message.text}" for message in request.messages) for request in some]
+        prompts = shown(requests)
     tier: Tier = config.tier if config.batch == "off" else "batch"
     reckoned = forecast(requests, job.variant.reply_tokens, job.cache, session.backend.identity, session.price, tier)
     samples = Chooser(session, votes=plan.votes).votes if plan.closed else 1
-    return replace(reckoned, prompts=tuple(shown), notes=tuple(notes), at_most=samples)
+    return replace(reckoned, prompts=prompts, notes=tuple(notes), at_most=samples)
 
 
 def submit(config: LabelConfig, reporter: Reporter) -> None:
