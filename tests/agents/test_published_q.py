@@ -110,6 +110,17 @@ def test_it_learns_from_rows_and_goes_on_from_a_checkpoint_and_a_file(tmp_path):
     np.testing.assert_array_equal(*acted)
 
 
+def test_a_guide_is_for_training_alone():
+    """It chose among the actions of evaluations too."""
+    learns, guide = learner(), learner(seed=2)
+    learns.collector.begin()
+    agent, views = learns.agent, learns.collector.views[learns.collector.num_steps]
+    alone = agent.act(views, agent.begin(2), np.ones(2, bool), None).logits
+    agent.guide, agent.guide_share = guide.agent, 0.5
+    np.testing.assert_array_equal(agent.act(views, agent.begin(2), np.ones(2, bool), None).logits, alone)
+    assert agent.guide is guide.agent
+
+
 def test_published_defects_come_back_by_their_names():
     shared = learner(compat="e5")
     assert shared.target.joined is shared.agent.module.joined

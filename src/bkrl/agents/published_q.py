@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
-from bkrl.agents.network import one_step
 from bkrl.agents.networks.layers import conv, linear
-from bkrl.agents.protocol import Acted, Inputs, State
-from bkrl.agents.q import EVALUATION_EPSILON, QAgent
+from bkrl.agents.protocol import Inputs, State
+from bkrl.agents.q import QAgent
 from bkrl.core.documents import typed
 from bkrl.core.flags import Flag
 from bkrl.data.views import ViewName, Views
@@ -170,10 +169,3 @@ class PublishedAgent(QAgent):
         seen = {"pictures": torch.cat([before, now], 1), "text": inputs["text"][0]}
         logits, values, _ = super().forward(seen, {}, None)
         return logits[None], values[None], {"pictures": seen["pictures"][:, 1:]}
-
-    @torch.no_grad()
-    def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        training, self.epsilon = self.epsilon, EVALUATION_EPSILON
-        out, values, state = one_step(self, self.inputs(views), state, started)
-        self.epsilon, logits = training, out.cpu().numpy()
-        return Acted((logits if noise is None else logits + noise).argmax(1), logits, values.cpu().numpy(), state)

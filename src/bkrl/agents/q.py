@@ -155,21 +155,21 @@ class QAgent(GoalAgent):
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         values = self.q_values(inputs)
         advised = None if self.guide is None else self.guide.q_values(inputs).argmax(-1, keepdim=True)
-        return self._logits(values, self.epsilon, advised), values.amax(-1, keepdim=True), state
+        return self._logits(values, advised), values.amax(-1, keepdim=True), state
 
-    def _logits(self, values: Tensor, epsilon: float, advised: Tensor | None = None) -> Tensor:
-        epsilon, guided = min(epsilon, _MOST), 0.0 if advised is None else self.guide_share
+    def _logits(self, values: Tensor, advised: Tensor | None) -> Tensor:
+        epsilon, guided = min(self.epsilon, _MOST), 0.0 if advised is None else self.guide_share
         shares = torch.full_like(values, (1 - guided) * epsilon / values.shape[-1])
         if advised is not None:
             shares.scatter_add_(-1, advised, torch.full_like(values, guided * epsilon))
         return shares.scatter_add_(-1, values.argmax(-1, keepdim=True), torch.full_like(values, 1 - epsilon)).log_()
 
-    @torch.no_grad()
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        values = self.q_values(self.inputs(views))
-        logits = self._logits(values, EVALUATION_EPSILON).cpu().numpy()
-        actions = (logits if noise is None else logits + noise).argmax(1)
-        return Acted(actions, logits, values.amax(-1, keepdim=True).cpu().numpy(), state)
+        training = self.epsilon, self.guide
+        self.epsilon, self.guide = EVALUATION_EPSILON, None
+        acted = super().act(views, state, started, noise)
+        self.epsilon, self.guide = training
+        return acted
 
     def schedule(self, step: int) -> None:
         first, last, steps = self.falls
