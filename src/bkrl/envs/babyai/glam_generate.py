@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import DOOR, GO_TO, KEY, LOCKED, NO_TASK, OPEN_DOOR, PICK_UP, PUT_NEXT
-from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel, cases, repeats
+from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel
 from bkrl.envs.babyai.glam_crowds import DOUBLE, LOCKED_IN, SINGLE
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
 from bkrl.envs.babyai.rooms import HEADINGS, all_reachable, clear_room, place_agent, place_object
@@ -68,16 +68,6 @@ def glam_record(level: GlamLevel) -> NDArray[Any]:
         record[f"num_{name}"] = len(values)
         record[name][0, : len(values)] = values
     return record
-
-
-def case_bounds(level: GlamLevel) -> NDArray[np.float64]:
-    """(2, 3) the cumulated weights of `cases`, for objects that must not be alike and for those that may."""
-    return np.array([np.cumsum(cases(level, may_equal)) for may_equal in (False, True)])
-
-
-def repeat_bounds(level: GlamLevel) -> NDArray[np.float64]:
-    """The cumulated weights of `repeats`."""
-    return np.cumsum(repeats(level))
 
 
 @helper

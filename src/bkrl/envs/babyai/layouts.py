@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, PUT_NEXT, TYPE_NAMES
 from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.babyai.generate import records_of
-from bkrl.envs.babyai.glam import GlamLevel
+from bkrl.envs.babyai.glam import GlamLevel, cases, repeats
 from bkrl.envs.babyai.glam_crowds import crowd_of
-from bkrl.envs.babyai.glam_generate import EPISODE, case_bounds, glam_record, repeat_bounds
+from bkrl.envs.babyai.glam_generate import EPISODE, glam_record
 from bkrl.envs.babyai.kernels import begin_envs, begin_glam_envs, begin_hall_envs, begin_room_envs
 from bkrl.envs.babyai.minigrid_generate import minigrid_record
 from bkrl.envs.babyai.minigrid_halls import WORDING
@@ -56,6 +56,10 @@ class Layouts:
         """A new episode in each chosen env, from its own stream; its first view goes to `observations` (N, 147)."""
         stride = self.width + 2 * MARGIN
         shares.run(self._kernel, grids, envs, *self._tables, chosen, stride, observations)
+        self._begun(chosen)
+
+    def _begun(self, chosen: NDArray[np.bool_]) -> None:
+        """What is known of the last episodes of these envs holds no more."""
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         """What the running episodes of the envs with these numbers ask for."""
@@ -83,15 +87,7 @@ class RecipeLayouts(Layouts):
         doors = None if WITH_DOORS.isdisjoint(step.op for step in recipe.steps) else True
         self._tables = self._said, plans, *records_of(recipe), template, doors
 
-    def begin(
-        self,
-        shares: Shares,
-        grids: NDArray[np.uint32],
-        envs: NDArray[Any],
-        chosen: NDArray[np.bool_],
-        observations: NDArray[np.uint8],
-    ) -> None:
-        super().begin(shares, grids, envs, chosen, observations)
+    def _begun(self, chosen: NDArray[np.bool_]) -> None:
         self._texts[chosen] = ""
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
@@ -199,8 +195,9 @@ class GlamLayouts(Layouts):
         self.width = max(map(level.rooms, level.task_kinds)) * (level.room_size - 1) + 1
         self._level, self._names = level, np.array(level.task_kinds, object)
         self._episodes = np.zeros(num_envs, EPISODE)
-        bounds = case_bounds(level), repeat_bounds(level)
-        self._tables = glam_record(level), self._episodes, *bounds, crowd_of(level)
+        case_ends = np.array([np.cumsum(cases(level, may_be_alike)) for may_be_alike in (False, True)])
+        ends = case_ends, np.cumsum(repeats(level))
+        self._tables = glam_record(level), self._episodes, *ends, crowd_of(level)
 
     def seeded(self, n: int, seed: int) -> None:
         self._episodes["turn"][n] = self._level.first_turn(seed)

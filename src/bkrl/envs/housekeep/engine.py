@@ -20,9 +20,6 @@ from bkrl.envs.housekeep.tables import models
 from bkrl.envs.housekeep.views import views_of
 from bkrl.envs.threads import Shares
 
-_TABLES = {"worlds": "envs", "things": "things", "rows": "rows", "squares": "squares"}
-"""Array of a snapshot → attribute."""
-
 
 class Outputs(NamedTuple):
     """Where the kernels write, N rows each."""
@@ -133,31 +130,31 @@ class Engine:
             measure(self.envs, self.things, chosen, one, number, train_classes(), found)
         return found
 
-    def _tables(self) -> dict[str, NDArray[Any]]:
-        return {"worlds": self.envs, "things": self.things, "rows": self.rows, "squares": self.squares}
+    def _bytes(self) -> dict[str, NDArray[np.uint8]]:
+        """The state as the bytes of each env, in the same memory."""
+        tables = {"worlds": self.envs, "things": self.things, "rows": self.rows, "squares": self.squares}
+        return {name: one.view(np.uint8).reshape(self.num_envs, -1) for name, one in tables.items()}
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Everything the future depends on, as uint8 arrays."""
-        tables = self._tables()
-        bytes_of = {name: one.view(np.uint8).reshape(self.num_envs, -1).copy() for name, one in tables.items()}
-        return {"fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(), **bytes_of}
+        copies = {name: one.copy() for name, one in self._bytes().items()}
+        return {"fingerprint": np.frombuffer(self._fingerprint, np.uint8).copy(), **copies}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go back to a snapshot of the same id, options and N; InputError and nothing changed for any other."""
-        tables = self._tables()
+        own = self._bytes()
         try:
-            found = {name: np.asarray(state[name]) for name in ("fingerprint", *tables)}
+            found = {name: np.asarray(state[name]) for name in ("fingerprint", *own)}
         except KeyError as missing:
             raise InputError(f"The snapshot lacks {missing}; take it with snapshot().") from None
         if found.pop("fingerprint").astype(np.uint8).tobytes() != self._fingerprint:
             raise InputError(
                 "The snapshot is of other Housekeep episodes or another version of bkrl; take one of these."
             )
-        for name, one in tables.items():
-            if found[name].dtype != np.uint8 or found[name].shape != (self.num_envs, one.nbytes // self.num_envs):
-                raise InputError(f"The snapshot is not of {self.num_envs} envs; restore it into as many.")
-        for name, one in tables.items():
-            setattr(self, _TABLES[name], found[name].copy().view(one.dtype).reshape(one.shape))
+        if any(found[name].dtype != np.uint8 or found[name].shape != one.shape for name, one in own.items()):
+            raise InputError(f"The snapshot is not of {self.num_envs} envs; restore it into as many.")
+        for name, one in own.items():
+            one[:] = found[name]
         for number, shown in enumerate(self.houses):
             kernels.observe_envs(
                 self.envs, self.things, self.squares, shown, number, self.rules.picture, self.out.symbolic
