@@ -133,3 +133,11 @@ def test_a_record_is_folded_as_its_episodes_were_lived() -> None:
 def test_typed_envs_and_tables_remember_nothing() -> None:
     assert memory_of("Crafter-Typed-Harder") is None
     assert memory_of("Crafter-Text-Reward@length=50") is not None
+
+
+def test_nothing_is_known_of_what_is_never_counted_where_minigrid_runs_an_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layouts cannot be looked into; asking for them was an error about bots."""
+    never = family("babyai").never_counted
+    assert "boxes_opened" in never("MiniGrid-DoorKey-6x6-v0")
+    monkeypatch.setenv("BABYAI_DONE_ACTIONS", "1")
+    assert never("BabyAI-GoToObj-v0@max_steps=9") == ()

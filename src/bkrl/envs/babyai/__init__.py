@@ -30,6 +30,7 @@ from bkrl.envs.babyai.constants import (
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.family import EnvSpec, Episodes, Family
+from bkrl.envs.options import split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -217,9 +218,9 @@ class BabyAI(Family):
         from bkrl.envs import make_vec
         from bkrl.envs.babyai.memory import never_counted
 
-        envs = make_vec(env_id, _LAYOUTS)
-        if not hasattr(envs, "env_states"):
+        if not runs_natively(split(env_id)[0]):
             return ()
+        envs = make_vec(env_id, _LAYOUTS)
         envs.reset(seed=0)
         return never_counted(envs.env_states()["grid"])
 
