@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bkrl.core.jit import adding, helper, kernel
+from bkrl.core.jit import adding, kernel
 from bkrl.data.distinct import distinct_rows
 from bkrl.envs.symbols import Symbols
 from bkrl.text import mission_words
@@ -204,22 +204,16 @@ class _Things(torch.autograd.Function):
     def forward(ctx: Any, asked: Tensor, doubts: Tensor, places: Tensor, entries: Tensor, which: Tensor) -> Tensor:
         ctx.save_for_backward(asked, doubts, places, entries, which)
         out = torch.zeros(len(entries), places.shape[1])
-        _add_things(*(tensor.detach().numpy() for tensor in (asked, doubts, places, entries, which, out)))
+        _things(None, *(tensor.detach().numpy() for tensor in (asked, doubts, places, entries, which, out)))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         given = ctx.saved_tensors
         grown = [torch.zeros_like(tensor) for tensor in given[:3]]
-        _add_gradients(*(tensor.detach().numpy() for tensor in (*given, gradients[0].contiguous(), *grown)))
+        arrays = (tensor.detach().numpy() for tensor in (*given, gradients[0].contiguous()))
+        _things(tuple(tensor.numpy() for tensor in grown), *arrays)
         return grown[0], grown[1], grown[2], None, None
-
-
-@helper
-def _feature(asked, doubts, mission, entries, b, j, f):  # type: ignore[no-untyped-def]
-    """Feature f of the thing whose kind is entry j of b: asked[kind] + asked[11 + colour] + asked[17 + state]."""
-    kind, color, state = min(entries[b, j], 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
-    return asked[mission, kind, f] + asked[mission, color, f] + asked[mission, state, f] + doubts[f]
 
 
 @adding
@@ -232,24 +226,11 @@ def _dot(left, i, right, j):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _add_things(asked, doubts, places, entries, which, out):  # type: ignore[no-untyped-def]
-    """out[b] += relu(feature f) * places[cell * F + f], for every thing in b's view."""
-    features, width = places.shape[0] * 3 // entries.shape[1], places.shape[1]
-    for b in range(entries.shape[0]):
-        for j in range(0, entries.shape[1], 3):
-            if entries[b, j] < _THING:
-                continue
-            for f in range(features):
-                value = _feature(asked, doubts, which[b], entries, b, j, f)
-                if value > 0:
-                    row = j // 3 * features + f
-                    for h in range(width):
-                        out[b, h] += value * places[row, h]
+def _things(grown, asked, doubts, places, entries, which, out):  # type: ignore[no-untyped-def]
+    """out[b] += relu(feature f) * places[cell * F + f], for every thing in b's view.
 
-
-@kernel
-def _add_gradients(asked, doubts, places, entries, which, gradient, to_asked, to_doubts, to_places):  # type: ignore[no-untyped-def]
-    """The transpose of `_add_things`."""
+    With `grown` the transpose of that: `out` is its gradient, and those of asked, doubts and places are added to.
+    """
     features, width = places.shape[0] * 3 // entries.shape[1], places.shape[1]
     for b in range(entries.shape[0]):
         mission = which[b]
@@ -258,12 +239,18 @@ def _add_gradients(asked, doubts, places, entries, which, gradient, to_asked, to
                 continue
             kind, color, state = min(entries[b, j], 10), 11 + min(entries[b, j + 1], 5), 17 + min(entries[b, j + 2], 3)
             for f in range(features):
-                value = _feature(asked, doubts, mission, entries, b, j, f)
-                if value > 0:
-                    row = j // 3 * features + f
+                value = asked[mission, kind, f] + asked[mission, color, f] + asked[mission, state, f] + doubts[f]
+                if not value > 0:
+                    continue
+                row = j // 3 * features + f
+                if grown is None:
                     for h in range(width):
-                        to_places[row, h] += value * gradient[b, h]
-                    slope = _dot(places, row, gradient, b)
+                        out[b, h] += value * places[row, h]
+                else:
+                    to_asked, to_doubts, to_places = grown
+                    for h in range(width):
+                        to_places[row, h] += value * out[b, h]
+                    slope = _dot(places, row, out, b)
                     to_asked[mission, kind, f] += slope
                     to_asked[mission, color, f] += slope
                     to_asked[mission, state, f] += slope

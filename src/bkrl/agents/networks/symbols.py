@@ -92,19 +92,21 @@ class _RowSum(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         weight = torch.zeros(ctx.shape)
         rows, weights, gate = ctx.tables
-        _add_gradients(weight.numpy(), entries.numpy(), rows, weights, gate, gradient.numpy())
+        _add_rows(weight.numpy(), entries.numpy(), rows, weights, gate, None, gradient.numpy())
         return weight, gradient.sum(0), None, None
 
 
 def _row_sum(weight: Tensor, bias: Tensor, entries: Tensor, tables: tuple[Any, Any, Any]) -> Tensor:
     out = bias.detach().expand(len(entries), -1).clone()  # always new memory: the rows are added in place
-    _add_rows(weight.detach().numpy(), entries.numpy(), *tables, out.numpy())
+    _add_rows(weight.detach().numpy(), entries.numpy(), *tables, out.numpy(), None)
     return out
 
 
 @kernel
-def _add_rows(weight, entries, rows, weights, gate, out):  # type: ignore[no-untyped-def]
-    """out[b] += weights · weight[row], for every entry of b that has a row."""
+def _add_rows(weight, entries, rows, weights, gate, out, gradient):  # type: ignore[no-untyped-def]
+    """out[b] += weights · weight[row], for every entry of b that has a row; or, the transpose of that, weight[row] +=
+    weights · gradient[b]. What is not wanted is None.
+    """
     width = weight.shape[1]
     for b in range(entries.shape[0]):
         for j in range(entries.shape[1]):
@@ -113,20 +115,9 @@ def _add_rows(weight, entries, rows, weights, gate, out):  # type: ignore[no-unt
             if row < 0 or (gate[j] >= 0 and entries[b, gate[j]] < 2):
                 continue
             factor = weights[j, value]
-            for h in range(width):
-                out[b, h] += factor * weight[row, h]
-
-
-@kernel
-def _add_gradients(gradient, entries, rows, weights, gate, out):  # type: ignore[no-untyped-def]
-    """gradient[row] += weights · out[b], the transpose of `_add_rows`."""
-    width = gradient.shape[1]
-    for b in range(entries.shape[0]):
-        for j in range(entries.shape[1]):
-            value = entries[b, j]
-            row = rows[j, value]
-            if row < 0 or (gate[j] >= 0 and entries[b, gate[j]] < 2):
-                continue
-            factor = weights[j, value]
-            for h in range(width):
-                gradient[row, h] += factor * out[b, h]
+            if out is not None:  # else numba does not compile it
+                for h in range(width):
+                    out[b, h] += factor * weight[row, h]
+            if gradient is not None:
+                for h in range(width):
+                    weight[row, h] += factor * gradient[b, h]
