@@ -109,7 +109,8 @@ def submit(config: LabelConfig, reporter: Reporter) -> None:
     with _at_work(job, reporter) as (result, session):
         batches = Batches(result.path, session)
         kept, _ = _from_store(job, batches, session)
-        first = next((request for key, request in kept.missing.items() if key not in batches.out()), None)
+        out = batches.out()
+        first = next((request for key, request in kept.missing.items() if key not in out), None)
         if first is not None and not batches.endpoint_known:
             # One request of an endpoint that was never asked, before thousands are submitted blindly.
             session.ask([first], "try one request")
@@ -174,8 +175,7 @@ def _at_work(job: _Job, reporter: Reporter) -> Iterator[tuple[Run, AskSession]]:
 
 
 def _check_nothing_is_out(folder: Path, way_out: str) -> None:
-    out = out_in(folder)
-    if out:
+    if out := out_in(folder):
         raise UsageError(f"{out:,} requests of this run are out in batches and would be paid twice; {way_out}.")
 
 
