@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import LookOnce
 from bkrl.agents.protocol import Acted, Agent, State
+from bkrl.core.prefixes import under
 from bkrl.data.views import ViewName, Views
 
 
@@ -43,17 +44,9 @@ class Mixture(Agent):
         return {"drawn": np.zeros(num_envs, np.int64), **state}
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
-        parts = {
-            name: {key.removeprefix(name): one for key, one in state.items() if key.startswith(name)}
-            for name in ("agent.", "bot.")
-        }
-        bot = self.bot.act(views, parts["bot."], started, None)
+        bot, learner = self.bot.act(views, under(state, "bot."), started, None), under(state, "agent.")
         # Where the bot always acts, the learner, who may be slow, is not asked.
-        own = (
-            replace(bot, state=parts["agent."])
-            if self.share >= 1
-            else self._ask(views, parts["agent."], started, noise)
-        )
+        own = replace(bot, state=learner) if self.share >= 1 else self._ask(views, learner, started, noise)
         taken = self._draw.random(len(views)) < self.share
         after = {f"agent.{key}": one for key, one in own.state.items()}
         after |= {f"bot.{key}": one for key, one in bot.state.items()}

@@ -30,6 +30,16 @@ class BaseEnv(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = space, spaces.Discrete(len(env_spec.action_names))
         self._begun = self._over = False
 
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The picture of the env as it stands, (H, W, 3); None without a render mode."""
+        if self.render_mode is None:
+            return None
+        self._check_begun("render")
+        return self._picture()
+
+    def _picture(self) -> NDArray[np.uint8]:
+        raise NotImplementedError
+
     def close(self) -> None:
         """No reset and no step from now on."""
         self.closed = True
@@ -92,11 +102,7 @@ class SingleEnv(BaseEnv):
         info = {"success": success, **self.envs._details(0)}
         return _only(moved[0]), self.envs._exact(0, float(moved[1][0])), terminated, truncated, info
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """The picture of the env as it stands; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        self._check_begun("render")
+    def _picture(self) -> NDArray[np.uint8]:
         return self.envs.frame(0)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from bkrl.agents.drrn import DRRNAgent
-from bkrl.agents.viewer import Viewer, symbols_of
+from bkrl.agents.viewer import Viewer, symbols_after, symbols_of
 from bkrl.agents.weights import load_weights
 from bkrl.core.errors import UsageError
 from bkrl.core.prefixes import under
@@ -133,10 +133,9 @@ class DRRN(Learner):
         clock.lap("policy")
         observations, rewards, terminated, truncated, infos = self.envs.step(actions)
         ended = np.flatnonzero(terminated | truncated)
-        last, finals, finished = None, symbols_of(observations).copy(), []
+        last, finished = None, []
         if len(ended):
             last = self.view.last(infos["final_obs"], ended, seen)
-            finals[ended] = symbols_of(infos["final_obs"])[ended]
             scores = infos["success"], infos["episode"]["r"], infos["episode"]["l"], np.ones(N)
             finished = list(np.stack(scores, 1)[ended].astype(float))
         self._look(observations, terminated | truncated)
@@ -146,7 +145,7 @@ class DRRN(Learner):
         if "b10" in self.defects:
             terminated = terminated | truncated
         paid = self.stream.transition_rewards(
-            Transitions(_windows(symbols), actions, rewards, _windows(finals), terminated)
+            Transitions(_windows(symbols), actions, rewards, _windows(symbols_after(observations, infos)), terminated)
         )
         self.replay.add(rows, actions, paid, after, terminated, truncated)
         self.step += N

@@ -15,6 +15,7 @@ import numpy as np
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, sha256
+from bkrl.core.prefixes import under
 from bkrl.core.reporter import Reporter
 from bkrl.learn.checkpoint import Checkpoints
 from bkrl.learn.protocol import Learner, Saved
@@ -180,9 +181,7 @@ def _resume(
         reporter.warn(f"this run computed on {began} and goes on with {now}: its last digits will differ.")
     how = "exactly where it was" if exact else "with fresh episodes, because these envs cannot be saved"
     reporter.say(f"continuing at step {learner.step:,}, {how}")
-    best_files = {
-        name.removeprefix("best."): array.tobytes() for name, array in found.tensors.items() if name.startswith("best.")
-    }
+    best_files = {name: array.tobytes() for name, array in under(found.tensors, "best.").items()}
     for name, raw in best_files.items():
         path = run.file(name)
         if not path.is_file() or path.read_bytes() != raw:

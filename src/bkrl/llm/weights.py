@@ -2,6 +2,8 @@
 
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,24 @@ def chat_template_in(path: Path) -> bool:
         return b"tokenizer.chat_template" in file.read(_HEAD_BYTES)
 
 
+@contextmanager
+def quiet(kind: type[Warning] = FutureWarning) -> Iterator[None]:
+    """Without the bars and advice of transformers, and without warnings of this kind."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", kind)  # of the future where peft calls transformers
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
     """A causal model in evaluation mode and its tokenizer, from a folder or a GGUF file, which is dequantised.
 
@@ -53,27 +73,18 @@ def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers import modeling_gguf_pytorch_utils as reader
-    from transformers.utils import logging
 
     here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     folder = path
     if path.is_file():
         folder, here = path.parent, {**here, "gguf_file": path.name}
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
     reader.tqdm = lambda tensors, **_: tensors  # a bar of its own, which no setting turns off
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet(Warning):
             tokenizer = AutoTokenizer.from_pretrained(folder, **here)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **here)
     except _UNREADABLE as error:
         raise InputError(f"The model {path} cannot be loaded ({reason(error)}); fetch or copy it again.") from None
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
     if path.is_file():  # transformers refuses to save what it thinks is quantised
         model.hf_quantizer, model.is_quantized = None, False
         if hasattr(model.config, "quantization_config"):

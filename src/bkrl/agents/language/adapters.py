@@ -11,10 +11,11 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 
-from bkrl.agents.language.models import LanguageModel, quiet
+from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.networks.layers import multiplies_bf16
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.hub import reason
+from bkrl.llm.weights import quiet
 
 Train = Literal["all", "lora", "heads"]
 ENCODER = -1

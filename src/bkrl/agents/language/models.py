@@ -4,9 +4,7 @@ Nothing is downloaded. P0 is a model with random weights, P1 one that has read t
 prompts, P2 a P1 that has seen a bot act; both are made by `bkrl lm make`. P3 is any other.
 """
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +18,7 @@ from bkrl.agents.language.packing import Tokens
 from bkrl.core.errors import InputError
 from bkrl.core.files import sha256
 from bkrl.core.hub import content, model_folder, reason
-from bkrl.llm.weights import load
+from bkrl.llm.weights import load, quiet
 from bkrl.text.policy_prompts import Chat
 
 Kind = Literal["seq2seq", "causal"]
@@ -280,24 +278,6 @@ def tiny_config(kind: Kind, width: int, vocabulary: int, eos: int, pad: int) -> 
         num_key_value_heads=width // 16, max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=None,
         **common,
     )  # fmt: skip
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the bars and advice of transformers."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # what peft calls of transformers
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def trained(module: nn.Module) -> list[nn.Parameter]:

@@ -213,11 +213,8 @@ class ReferenceBabyAI(BaseEnv):
         success = bool(terminated) and float(reward) > 0
         return observation["image"], float(reward), bool(terminated), bool(truncated), self._info(success)
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """The whole env as (H, W, 3) uint8, the agent's view lighter; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        self._check_begun("render")
+    def _picture(self) -> NDArray[np.uint8]:
+        """The whole env, the agent's view lighter."""
         return cast(NDArray[np.uint8], self.inner.render())
 
     def close(self) -> None:

@@ -292,11 +292,8 @@ class CrafterEnv(BaseEnv):
     def _holds(self, index: int, item: str) -> bool:
         return self.game._player.inventory[item] > 0
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """(256, 256, 3): the picture of the last observation; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        self._check_begun("render")
+    def _picture(self) -> NDArray[np.uint8]:
+        """(256, 256, 3): that of the last observation."""
         return self._image.repeat(FRAME_SCALE, 0).repeat(FRAME_SCALE, 1)
 
     def _obs(self) -> Any:
