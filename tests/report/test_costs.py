@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from bkrl.core.config import ReportConfig
+from bkrl.core.reporter import Reporter
 from bkrl.report.costs import costs
 from bkrl.report.model import Cost
 from bkrl.report.provenance import Chain, Link, Node
 from bkrl.runs.record import Run
+from bkrl.stages import report
+from tests.report.synthetic import train_rs
 
 
 def label(key: str, cost: float, inputs: list[str | None] = (), **facts: Any) -> Node:  # type: ignore[assignment]
@@ -29,3 +34,28 @@ def test_a_joined_labelling_counts_where_a_part_is_gone() -> None:
     whole = label("whole", 0.75, [None, None], merged=["a", "b"])
     (row,) = costs(Chain({"whole": whole}))
     assert (row.runs, row.money) == (1, 0.75)
+
+
+def test_what_is_asked_and_played_for_a_potential_and_in_training_is_counted() -> None:
+    usage = label("x", 0.5).facts["usage"]
+    advice = {"scale": 1.0, "source": "told", "asked": {"llm": "openai:m", "usage": usage}}
+    made = cast(Run, SimpleNamespace(facts={"training": {"advice": advice}, "steps": 4096}))
+    plain = cast(Run, SimpleNamespace(facts={"training": {"advice": None}}))
+    nodes = [Node(str(i), "train-rm", run, "") for i, run in enumerate((made, plain))]
+    (row,) = costs(Chain({node.key: node for node in nodes}))
+    assert row == Cost(stage="train-rm", runs=2, steps=4096, requests=30, tokens=1000, money=0.5)
+    unasked = Node("p", "train-rs", cast(Run, SimpleNamespace(facts={"steps": 8})), "")
+    (row,) = costs(Chain({"p": unasked}))
+    assert row == Cost(stage="train-rs", runs=1, steps=8, requests=None, tokens=None, money=None)
+    trained = Node("t", "train-rs", cast(Run, SimpleNamespace(facts={"usage": usage, "steps": 8})), "")
+    (row,) = costs(Chain({"t": trained}))
+    assert row == Cost(stage="train-rs", runs=1, steps=8, requests=30, tokens=1000, money=0.5)
+
+
+def test_a_page_has_the_money_of_training_too(tmp_path: Path) -> None:
+    usage = {"requests": 30, "prompt_tokens": 900, "completion_tokens": 100, "cost_usd": 12.34}
+    run = train_rs(tmp_path, "ppo", 1, 4e5, facts={"usage": usage})
+    made = report.run(ReportConfig(runs=(run,), out=tmp_path / "report"), Reporter())
+    page = made.file("report.html").read_text()
+    costs = page[page.index('id="costs"') : page.index('id="provenance"')]
+    assert '<td class="number">12.34</td>' in costs

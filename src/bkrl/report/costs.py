@@ -4,6 +4,7 @@ does.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from bkrl.report.model import Cost, Time
 from bkrl.report.provenance import STAGES, Chain, Node
 from bkrl.stats.curves import Series, series_of
 
-_STEPPED = ("collect", "train-rs")
+_LOOPS = ("collect", "train-rs")
+_STEPPED = (*_LOOPS, "label", "train-rm")
 
 
 def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:
@@ -29,35 +31,35 @@ def _repeats(chain: Chain, node: Node) -> bool:
     return bool(shards) and all(link.found is not None and chain.nodes[link.found].sound for link in shards)
 
 
+def _usages(nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """What annotators were asked, of each run that asked: for labels, while it trained, or for a potential's advice."""
+    told = [node.facts.get("training", {}).get("advice") or {} for node in nodes]
+    found = [node.facts.get("usage", one.get("asked", {}).get("usage")) for node, one in zip(nodes, told, strict=True)]
+    return [usage for usage in found if isinstance(usage, dict)]
+
+
 def _usage(nodes: Sequence[Node]) -> Counter[str]:
-    """What the annotator was asked, summed over runs; figures that are not known count as nothing."""
+    """The sum over runs, empty where none of them asked; figures that are not known count as nothing."""
     found: Counter[str] = Counter()
-    for node in nodes:
-        usage = node.facts.get("usage", {})
-        known = usage.items() if isinstance(usage, dict) else ()
-        found.update({key: value for key, value in known if isinstance(value, int | float)})
+    for usage in _usages(nodes):
+        found.update({key: value for key, value in usage.items() if isinstance(value, int | float)})
     return found
-
-
-def _asked(stage: str, nodes: Sequence[Node]) -> bool:
-    """Whether an annotator has to do with a stage: labels, and training that asks on the way."""
-    return stage == "label" or any("usage" in node.facts for node in nodes)
 
 
 def costs(chain: Chain) -> list[Cost]:
     """One line a stage: runs, environment steps, requests, tokens and money."""
     rows = []
     for stage, nodes in _at_work(chain):
-        usage, asked = _usage(nodes), _asked(stage, nodes)
-        steps = [node.facts.get("steps") for node in nodes] if stage in (*_STEPPED, "label") else []
+        usage = _usage(nodes)
+        steps = [node.facts.get("steps") for node in nodes] if stage in _STEPPED else []
         rows.append(
             Cost(
                 stage=stage,
                 runs=len(nodes),
                 steps=sum(s for s in steps if isinstance(s, int)) or None,
-                requests=usage["requests"] if asked else None,
-                tokens=usage["prompt_tokens"] + usage["completion_tokens"] if asked else None,
-                money=_money(nodes) if asked else None,
+                requests=usage["requests"] if usage else None,
+                tokens=usage["prompt_tokens"] + usage["completion_tokens"] if usage else None,
+                money=_money(nodes) if usage else None,
             )
         )
     return rows
@@ -65,7 +67,7 @@ def costs(chain: Chain) -> list[Cost]:
 
 def _money(nodes: Sequence[Node]) -> float | None:
     """US dollars over all runs that asked; None where the price of one annotator is not known."""
-    usages = [node.facts.get("usage", {}) for node in nodes]
+    usages = _usages(nodes)
     if any(one.get("cost_usd") is None and one.get("prompt_tokens", 0) not in (0, None) for one in usages):
         return None
     return float(sum(one.get("cost_usd") or 0.0 for one in usages))
@@ -78,11 +80,11 @@ def timings(chain: Chain, trained: Sequence[Trained]) -> list[Time]:
     known = {run.key: run.series for run in trained}
     rows = []
     for stage, nodes in _at_work(chain):
-        usage, asked, seconds = _usage(nodes), _asked(stage, nodes), 0.0
+        usage, seconds = _usage(nodes), 0.0
         for node in nodes:
-            if stage in _STEPPED and node.sound and node.run is not None:
+            if stage in _LOOPS and node.sound and node.run is not None:
                 seconds += loop_seconds(known.get(node.key) or series_of(node.run.metrics()))
-        sent, cached = (usage[name] if asked else None for name in ("sent", "cached"))
+        sent, cached = (usage[name] if usage else None for name in ("sent", "cached"))
         rows.append(Time(stage, round(seconds, 1) or None, sent, cached))
     return rows
 

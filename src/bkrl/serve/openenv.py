@@ -238,8 +238,7 @@ def _error(sentence: str, code: str) -> dict[str, Any]:
 
 
 def _only(data: dict[str, Any], *known: str) -> None:
-    unknown = sorted(set(data) - set(known))
-    if unknown:
+    if unknown := sorted(set(data) - set(known)):
         raise UsageError(f"'{str(unknown[0])[:40]}' is not known here; there are {', '.join(known)}.")
 
 

@@ -75,8 +75,7 @@ def write(
     path = out or dataset.path / PAGE
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file with --out.")
-    wrong = [number for number in episodes if not 0 <= number < dataset.num_episodes]
-    if wrong:
+    if wrong := [number for number in episodes if not 0 <= number < dataset.num_episodes]:
         raise UsageError(f"{dataset.path} has episodes 0 to {dataset.num_episodes - 1}, and no {wrong[0]}.")
     chosen = fitting(dataset, episodes)
     rows = np.concatenate([dataset.first_row[one] + np.arange(dataset.lengths[one] + 1) for one in chosen])
