@@ -19,23 +19,8 @@ _STRETCH: Final = -1.0 / 6  # (1 / sqrt(3 + 1) - 1) / 3
 _SQUISH: Final = 1.0 / 3  # (sqrt(3 + 1) - 1) / 3
 _NORM: Final = 103
 # Directions to the vertices of a rhombicuboctahedron: a long component of 11 and two of 4, in all signs and places
-_GRADIENTS: Final = np.array(
-    [
-        [sign * length for sign, length in zip(signs, np.roll([11, 4, 4], place), strict=True)]
-        for signs in (
-            (-1, 1, 1),
-            (1, 1, 1),
-            (-1, -1, 1),
-            (1, -1, 1),
-            (-1, 1, -1),
-            (1, 1, -1),
-            (-1, -1, -1),
-            (1, -1, -1),
-        )
-        for place in range(3)
-    ],
-    np.float64,
-)
+_SIGNS = [(x, y, z) for z in (1, -1) for y in (1, -1) for x in (-1, 1)]
+_GRADIENTS: Final = np.array([np.roll([11, 4, 4], place) * one for one in _SIGNS for place in range(3)], np.float64)
 
 # A set of axes is three bits: 1 for x, 2 for y, 4 for z. A place lies in one of three parts of its cell:
 _LOW: Final = 0  # the tetrahedron at (0, 0, 0)

@@ -63,51 +63,10 @@ MATERIALS: Final = (
 
 WALKABLE: Final = ("grass", "path", "sand")
 
-ITEMS: Final = (
-    "health",
-    "food",
-    "drink",
-    "energy",
-    "sapling",
-    "wood",
-    "stone",
-    "coal",
-    "iron",
-    "diamond",
-    "wood_pickaxe",
-    "stone_pickaxe",
-    "iron_pickaxe",
-    "wood_sword",
-    "stone_sword",
-    "iron_sword",
-)
+_TOOLS = [f"{material}_{tool}" for tool in ("pickaxe", "sword") for material in ("wood", "stone", "iron")]
+ITEMS: Final = ("health", "food", "drink", "energy", "sapling", "wood", "stone", "coal", "iron", "diamond", *_TOOLS)
 VITALS: Final = ITEMS[:4]
 """These start at 9, all other items at 0."""
-
-ACHIEVEMENTS: Final = (
-    "collect_coal",
-    "collect_diamond",
-    "collect_drink",
-    "collect_iron",
-    "collect_sapling",
-    "collect_stone",
-    "collect_wood",
-    "defeat_skeleton",
-    "defeat_zombie",
-    "eat_cow",
-    "eat_plant",
-    "make_iron_pickaxe",
-    "make_iron_sword",
-    "make_stone_pickaxe",
-    "make_stone_sword",
-    "make_wood_pickaxe",
-    "make_wood_sword",
-    "place_furnace",
-    "place_plant",
-    "place_stone",
-    "place_table",
-    "wake_up",
-)
 
 COLLECT: Final[dict[str, tuple[str | None, str, str]]] = {
     "tree": (None, "wood", "grass"),
@@ -138,8 +97,12 @@ MAKE: Final[dict[str, tuple[dict[str, int], tuple[str, ...]]]] = {
 }
 """Tool: (items used, materials that must be within one cell)."""
 
-_MOVES = ("move_left", "move_right", "move_up", "move_down")
 _CRAFTS = (*(f"place_{thing}" for thing in PLACE), *(f"make_{tool}" for tool in MAKE))
+_COLLECTED = [f"collect_{item}" for _, item, _ in COLLECT.values()]
+_LIVING = ("defeat_skeleton", "defeat_zombie", "eat_cow", "eat_plant", "wake_up")
+ACHIEVEMENTS: Final = tuple(sorted((*_COLLECTED, *_CRAFTS, *_LIVING)))
+
+_MOVES = ("move_left", "move_right", "move_up", "move_down")
 VERBS: Final = ("noop", *_MOVES, "do", "sleep", *_CRAFTS)
 """What the player can do, by the original names and in their order; an action of any rule set is one of these."""
 

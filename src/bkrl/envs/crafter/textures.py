@@ -12,29 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import kept_where_possible
-from bkrl.envs.crafter.layout import VIEW_COLUMNS, VIEW_ROWS
+from bkrl.envs.crafter.layout import FACINGS, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.rules import ITEMS, MATERIALS, MAX_ITEM
 
 UNIT: Final = 7
 """Pixels a side of a tile: 64 // 9."""
 
 SPRITES: Final = (
-    None,
-    "player-left",
-    "player-right",
-    "player-up",
-    "player-down",
-    "player-sleep",
-    "cow",
-    "zombie",
-    "skeleton",
-    "arrow-left",
-    "arrow-right",
-    "arrow-up",
-    "arrow-down",
-    "plant",
-    "plant-ripe",
-)
+    None, *(f"player-{shown}" for shown in (*FACINGS, "sleep")), "cow", "zombie", "skeleton",
+    *(f"arrow-{shown}" for shown in FACINGS), "plant", "plant-ripe",
+)  # fmt: skip
 """What can stand on a material; None is the bare material."""
 
 
