@@ -13,15 +13,14 @@ from itertools import pairwise
 
 from bkrl.core.errors import UsageError
 from bkrl.core.seeds import generator
-from bkrl.llm.protocol import Connection, Fault, Message, Reply, Request, chances
+from bkrl.llm.protocol import Connection, Fault, FreeBackend, Message, Reply, Request, chances
 
 HONESTY = {"annotator": "exact (optimal values of solved levels: the truth, not a language model)"}
 
 
-class ControlBackend:
-    """Answers in this process; free, so its answers are not stored."""
+class ControlBackend(FreeBackend):
+    """Answers closed questions by no language model."""
 
-    identity = None
     name = ""
 
     def __init__(self, spec: str, connection: Connection) -> None:
@@ -39,9 +38,6 @@ class ControlBackend:
         return {"annotator": f"control: closed questions answered {self.how}"}
 
     how = ""
-
-    async def close(self) -> None:
-        return None
 
 
 class RandomBackend(ControlBackend):

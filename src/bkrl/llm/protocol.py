@@ -178,6 +178,15 @@ class Backend(Protocol):
     async def close(self) -> None: ...
 
 
+class FreeBackend:
+    """What backends have in common that answer in this process: it costs nothing, and answers are not stored."""
+
+    identity = None
+
+    async def close(self) -> None:
+        return None
+
+
 def request_content(identity: Mapping[str, str], request: Request) -> str:
     """Exactly what changes the answer, as canonical JSON: endpoint, words, schema, sampling, sample index."""
     content = {

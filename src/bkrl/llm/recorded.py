@@ -6,26 +6,22 @@ So a batch that came back becomes tables.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bkrl.llm.protocol import NOT_ASKED, Exchange, Reply, Request
+from bkrl.llm.protocol import NOT_ASKED, Exchange, FreeBackend, Reply, Request
 from bkrl.llm.session import AskSession
 
 
 @dataclass
-class RecordedBackend:
+class RecordedBackend(FreeBackend):
     """The backend of recorded answers: whoever gave them, by their manifest."""
 
     name: str
     said: dict[str, str]
-    identity: None = None
 
     async def complete(self, request: Request) -> Reply:
         raise NotImplementedError
 
     def facts(self) -> dict[str, str]:
         return dict(self.said)
-
-    async def close(self) -> None:
-        return None
 
 
 class RecordedAnswers(AskSession):

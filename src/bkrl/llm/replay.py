@@ -10,14 +10,12 @@ from typing import Any
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_table, sha256
 from bkrl.data.schema import RESPONSES
-from bkrl.llm.protocol import Connection, Fault, Reply, Request, address
+from bkrl.llm.protocol import Connection, Fault, FreeBackend, Reply, Request, address
 from bkrl.runs.record import Run
 
 
-class ReplayBackend:
+class ReplayBackend(FreeBackend):
     """Answers by looking up the words of the question and the sample index, whichever annotator gave them."""
-
-    identity = None
 
     def __init__(self, spec: str, connection: Connection) -> None:
         self.name = f"replay:{spec}"
@@ -49,9 +47,6 @@ class ReplayBackend:
 
     def facts(self) -> dict[str, str]:
         return dict(self._facts)
-
-    async def close(self) -> None:
-        return None
 
 
 def _turns(row: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,25 +4,23 @@ It is the truth by which Housekeep judges, and so no knowledge that an agent cou
 can do there. It answers as `rules` does, with the votes in place of the table written by hand; programs hold the votes.
 """
 
+from collections.abc import Mapping
 from functools import cache, partial
 
 from bkrl.envs.housekeep.labels import truth
-from bkrl.llm.protocol import Reply, Request
-from bkrl.llm.rules import Knowledge, RulesBackend, answer, housekeep, tidying
+from bkrl.llm.rules import Knowledge, RulesBackend, housekeep, tidying
 
 HONESTY = "votes (the truth that Housekeep judges by: an upper bound, not a language model)"
 
 
 class VotesBackend(RulesBackend):
-    """Answers from the votes. Deterministic and free, so its answers are not stored."""
+    """Answers from the votes."""
 
-    name = "votes"
+    name, honesty = "votes", HONESTY
 
-    async def complete(self, request: Request) -> Reply:
-        return Reply(answer([message.text for message in request.messages], knowledge(), "votes"), model="votes")
-
-    def facts(self) -> dict[str, str]:
-        return {"annotator": HONESTY}
+    def knowledge(self) -> Mapping[str, Knowledge]:
+        """See the function."""
+        return knowledge()
 
 
 @cache

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bkrl.llm.protocol import Connection, Fault, Reply, Request
+from bkrl.llm.protocol import Connection, Fault, FreeBackend, Reply, Request
 from bkrl.llm.rules import babyai, crafter, housekeep, tidying
 from bkrl.llm.rules.belongings import belongs
 from bkrl.llm.rules.memories import programs_of_memory, worth_of
@@ -50,24 +50,25 @@ KNOWLEDGE = {
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 
 
-class RulesBackend:
-    """Answers from `KNOWLEDGE`. Deterministic and free, so its answers are not stored."""
+class RulesBackend(FreeBackend):
+    """Answers from `KNOWLEDGE`."""
 
-    name = "rules"
-    identity = None
+    name, honesty = "rules", HONESTY
 
     def __init__(self, spec: str, connection: Connection) -> None:
         if spec:
             raise ValueError("rules takes no name")
 
     async def complete(self, request: Request) -> Reply:
-        return Reply(answer([message.text for message in request.messages]), model="rules")
+        turns = [message.text for message in request.messages]
+        return Reply(answer(turns, self.knowledge(), self.name), model=self.name)
+
+    def knowledge(self) -> Mapping[str, Knowledge]:
+        """What is known of each family of envs."""
+        return KNOWLEDGE
 
     def facts(self) -> dict[str, str]:
-        return {"annotator": HONESTY}
-
-    async def close(self) -> None:
-        return None
+        return {"annotator": self.honesty}
 
 
 def answer(turns: list[str], knowledge: Mapping[str, Knowledge] = KNOWLEDGE, name: str = "rules") -> str:
