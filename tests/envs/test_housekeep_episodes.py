@@ -11,14 +11,18 @@ import pyarrow as pa
 import pytest
 
 from bkrl.cli.main import run_command
+from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import write_table
+from bkrl.core.reporter import Reporter
 from bkrl.envs import env_spec, make, make_vec
 from bkrl.envs.housekeep import tables
 from bkrl.envs.housekeep.episodes import read_episodes, to_columns
 from bkrl.envs.housekeep.sampling import draw_episodes
 from bkrl.envs.housekeep.tables import models, scene, votes
+from bkrl.stages import report
 from tests.envs.solved_housekeep import solved
+from tests.report.synthetic import train_rs
 
 ORIGINAL = "Housekeep-Symbolic-Original"
 
@@ -199,6 +203,17 @@ def test_a_file_with_a_wrong_value_is_refused_in_a_sentence(column: str, value: 
     write_table(without, pa.table({name: values for name, values in good.items() if name != column}))
     with pytest.raises(InputError, match=column if column != "scene" else "holds no episodes"):
         make(f"{ORIGINAL}@file={without}")
+
+
+def test_runs_in_episodes_of_ones_own_can_be_reported_on(tmp_path: Path) -> None:
+    """The env's id has the path of its file, and the report's pictures have the env's id."""
+    path = tmp_path / "own.parquet"
+    write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 1, 0))))
+    trained = train_rs(tmp_path, "ppo", 1, env=f"{ORIGINAL}@file={path}", name="ppo-s1")
+    made = report.run(ReportConfig(runs=(trained,), out=tmp_path / "report"), Reporter())
+    pictures = [name for name in made.manifest["outputs"] if name.endswith(".png")]
+    assert len(pictures) == 2
+    assert all(made.file(name).parent == made.path for name in pictures)
 
 
 def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:

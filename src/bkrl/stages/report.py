@@ -144,7 +144,7 @@ def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float, 
             for title, members in panels(groups)
         ]
         for dark in (False, True):
-            name = f"curves-{comparison.env}{'-dark' if dark else ''}.png"
+            name = f"curves-{comparison.env.replace('/', '%2F')}{'-dark' if dark else ''}.png"
             write_png(
                 result.file(name),
                 drawn,
@@ -164,7 +164,7 @@ def _of_goals(result: Run, rows: Sequence[GoalRow], identity: str) -> list[str]:
     names = []
     for env in dict.fromkeys(row.env for row in rows):
         for dark in (False, True):
-            name = f"goals-{env}{'-dark' if dark else ''}.png"
+            name = f"goals-{env.replace('/', '%2F')}{'-dark' if dark else ''}.png"
             shown = points([row for row in rows if row.env == env])
             write_points(
                 result.file(name),
