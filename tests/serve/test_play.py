@@ -1,6 +1,7 @@
 """The page to play and to watch, driven in a browser; and who may speak to its server."""
 
 import json
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.cli.main import run_command
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.methods import TrainRsConfig
 from bkrl.report.pages import episodes
+from bkrl.runs.samples import SAMPLES
 from bkrl.serve.play import PlayedEnv, server
 from bkrl.stages import train_rs
 from tests.browser import CHROMIUM, CONTRAST, MISSING, NAMELESS, page
@@ -96,6 +99,17 @@ def test_episodes_of_a_dataset_are_those_that_were_recorded(tmp_path):
         episodes.write(dataset, tmp_path / "page.html", [10**6])
     with pytest.raises(UsageError, match="is a folder"):
         episodes.write(dataset, tmp_path)
+    with pytest.raises(UsageError, match="is no folder; make it first"):
+        episodes.write(dataset, tmp_path / "none" / "page.html")
+
+
+def test_a_page_does_not_replace_a_file_of_the_dataset_that_it_shows(tmp_path, capsys):
+    data = shutil.copytree(SAMPLES / "data-minigrid", tmp_path / "data")
+    for name in ("episodes.parquet", "manifest.json"):
+        before = (data / name).read_bytes()
+        assert run_command(["play", str(data), "--out", str(data / name)]) == 2
+        assert "is part of the run; name another file" in capsys.readouterr().err
+        assert (data / name).read_bytes() == before
 
 
 @needs_browser

@@ -260,8 +260,7 @@ class Batches:
                 if cost is None and self._price is not None:
                     doubtful += self._price.bound(request, "batch")
                 paid += cost or 0.0
-        lost = len(wanted - seen)
-        if lost:
+        if lost := len(wanted - seen):
             outcome.faults[f"{batch.status} without an answer"] += lost
         self._budget.settle(_name(batch), paid, doubtful)
 

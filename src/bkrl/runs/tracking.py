@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import util
 from typing import Any, Protocol, TypedDict
 
@@ -110,12 +110,10 @@ class _Follower:
 
 def _state(run: Run, kind: str) -> _State:
     """How many lines of this run the tracker has had, and its name for the run."""
-    try:
+    with suppress(InputError):  # none yet, or damaged: everything is sent from the beginning, under a new name
         state: _State = read_json(run.file(_STATE), _State)
         if state["kind"] == kind:
             return state
-    except InputError:
-        pass  # none yet, or damaged: everything is sent from the beginning, under a new name
     return {"kind": kind, "lines": 0, "id": uuid.uuid4().hex[:12]}
 
 

@@ -142,8 +142,7 @@ def _collect(
     kept, done = _from_store(job, batches, session)
     if not kept.missing:
         return kept, done
-    waiting = len(batches.out() & kept.missing.keys())
-    if waiting:
+    if waiting := len(batches.out() & kept.missing.keys()):
         raise RunFailed(f"{waiting:,} requests are still out; collect again later (--batch status tells how they do).")
     raise RunFailed(
         f"{len(kept.missing):,} requests are still to be asked (failed ones, second questions about answers that "

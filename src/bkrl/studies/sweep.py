@@ -202,8 +202,7 @@ class _Sweep:
                 with self.reporter.board() as show:
                     self._until_done(show)
         finally:
-            parting = self.executor.stop()
-            if parting:
+            if parting := self.executor.stop():
                 self.reporter.say(parting)
             self.state.save()
         left = [name_of(cell, self.out) for cell in self.waiting]
@@ -217,8 +216,7 @@ class _Sweep:
             running = self.executor.running()
             idle = [cell for cell in self.waiting if cell.run_dir.as_posix() not in running]
             ready = [cell for cell in idle if self.done.issuperset(self.needs[cell.run_dir])]
-            starting = ready[: self.executor.free()]
-            if starting:
+            if starting := ready[: self.executor.free()]:
                 self.executor.start(starting)
                 self.state.save()
             lines = self._lines()

@@ -14,6 +14,8 @@ from bkrl.data.dataset import Dataset
 from bkrl.potentials import load_potential
 from bkrl.report.pages import html
 from bkrl.report.plots.pictures import png_uri, stitched
+from bkrl.runs.folder import CONFIG, MANIFEST
+from bkrl.runs.record import Run
 
 PAGE = "episodes.html"
 MOST_STEPS = 5_000
@@ -70,11 +72,9 @@ def write(
     """Write the page of some episodes of a dataset, by default of the first ones, to `out` or beside the dataset.
 
     Raises:
-        UsageError: there is no such episode, or `out` is a folder.
+        UsageError: there is no such episode, or see `place`.
     """
-    path = out or dataset.path / PAGE
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file with --out.")
+    path = place(dataset.run, out, PAGE)
     if wrong := [number for number in episodes if not 0 <= number < dataset.num_episodes]:
         raise UsageError(f"{dataset.path} has episodes 0 to {dataset.num_episodes - 1}, and no {wrong[0]}.")
     chosen = fitting(dataset, episodes)
@@ -93,11 +93,26 @@ def write(
             at += 1
         frames[-1]["end"] = ending(dataset.terminated[number], dataset.success[number])
         shown.append({"name": f"{number}: {dataset.missions[number]}".rstrip(": "), "number": number, "frames": frames})
-    names = list(dataset.action_names)
     left = dataset.num_episodes - len(chosen)
     meta = f"{dataset.env_id}; {len(chosen):,} episodes" + (f", {left:,} more are not shown" if left else "")
-    data = {"live": False, "pictures": pictures, "actions": names, "episodes": shown}
+    data = {"live": False, "pictures": pictures, "actions": list(dataset.action_names), "episodes": shown}
     atomic_write(path, page(f"Episodes of {dataset.path.name}", meta, data))
+    return path
+
+
+def place(run: Run, out: Path | None, name: str) -> Path:
+    """Where a page of a run is written: `out`, or the file of a name in its folder.
+
+    Raises:
+        UsageError: that is a folder or one of the run's own files, or its folder is not there.
+    """
+    path = out or run.path / name
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file with --out.")
+    if path.resolve() in {run.file(own).resolve() for own in (*run.manifest["outputs"], MANIFEST, CONFIG)}:
+        raise UsageError(f"{path} is part of the run; name another file with --out.")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
     return path
 
 

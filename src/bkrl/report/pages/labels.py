@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
@@ -35,17 +34,10 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
 
     Raises:
         InputError: the run, its tables or its dataset are missing, damaged, or do not belong together.
-        UsageError: `out` is a folder or one of the run's own files.
+        UsageError: see `episodes.place`.
     """
     run = Run.open(labels, "label")
-    path = out or run.path / PAGE
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file with --out.")
-    own = {run.file(name).resolve() for name in (*run.manifest["outputs"], "manifest.json", "config.json")}
-    if path.resolve() in own:
-        raise UsageError(f"{path} is part of the run; name another file with --out.")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
+    path = episodes.place(run, out, PAGE)
     known = dataset_of(run, dataset_at(run, dataset))
     beside = path.with_name(f"{run.path.name}-{episodes.PAGE}")
     shown = _episodes(run, known)

@@ -99,12 +99,11 @@ def _glance(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
             if not row.group.is_baseline:
                 rows.setdefault(row.group.label, {})[comparison.env] = row
     found = []
-    for label, by_env in rows.items():
+    for _, by_env in sorted(rows.items()):
         group = next(iter(by_env.values())).group
         cells = [_cell(by_env.get(comparison.env)) for comparison in comparisons]
-        line = {"legend": group.legend, "control": group.is_control, "cells": cells}
-        found.append((group.is_control, label, line))
-    return [line for _, _, line in sorted(found, key=lambda one: one[:2])]
+        found.append({"legend": group.legend, "control": group.is_control, "cells": cells})
+    return sorted(found, key=lambda line: bool(line["control"]))
 
 
 def _cell(row: ResultRow | None) -> dict[str, Any]:
