@@ -187,6 +187,8 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
     ("text", "says"),
     [
         ("title = ", "is not TOML"),
+        (f"title = {'[' * 3000}{']' * 3000}", "is not TOML"),
+        ('\ufefftitle = "x"', "condition"),  # as an editor on Windows saves it
         ('title = "x"', "condition"),
         ('title = "x"\n[[conditions]]\nname = "a"', "'conditions' means nothing there. Did you mean 'condition'"),
         ('title = "x"\ncondition = []', "has no .*condition"),

@@ -5,13 +5,12 @@ actions; `balrog` and `balrog-crafter`, the protocols of BALROG (Paglieri et al.
 (Hafner 2021). docs/training.md says how a file of your own is written.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
-from bkrl.core.documents import Mismatch, typed
+from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.flags import Flag
 from bkrl.core.registry import did_you_mean
@@ -127,11 +126,12 @@ def read_conditions(name: str) -> Conditions:
     """
     path = path_of(name)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        _check_keys(path, document, _File)  # before what is missing: that may stand there under another name
-        found: _File = typed(_File, document, str(path))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = parse_toml(path.read_text(encoding="utf-8-sig"))
+    except (Mismatch, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML ({error}).") from None
+    _check_keys(path, document, _File)  # before what is missing: that may stand there under another name
+    try:
+        found: _File = typed(_File, document, str(path))
     except Mismatch as problem:
         raise InputError(f"{problem}.") from None
     for one in found["condition"]:
