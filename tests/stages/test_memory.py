@@ -178,6 +178,15 @@ def test_only_the_memory_matters_to_it_and_a_first_time_is_worth_more(phi: Path)
     potential.close()
 
 
+def test_a_random_control_sees_the_memory_where_its_potential_does(phi: Path, tmp_path: Path) -> None:
+    train_rm.run(TrainRmConfig(phi.parent / "labels", control="random", out=tmp_path / "random"), Reporter())
+    potential, windows, values = opened(tmp_path / "random")
+    assert potential.reads == load_potential(phi).reads
+    assert (potential(replace(windows, memory=np.zeros_like(windows.memory))) != values).any()
+    other = windows.showing(np.roll(windows.observations, 1, axis=0))
+    assert (potential(other) != values).any()
+
+
 @pytest.mark.parametrize(("made", "alg", "defect"), [("phi", "bk-code", "b1"), ("aimed", "bk-goal", "b30")])
 def test_published_defects_of_potentials_are_for_those_without_memory(
     made: str, alg: str, defect: str, tmp_path: Path, request: pytest.FixtureRequest

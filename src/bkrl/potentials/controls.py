@@ -16,15 +16,14 @@ from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Reads, Windows
-from bkrl.labelers.tables import mission_words
+from bkrl.labelers.tables import memory_names, mission_words
 from bkrl.potentials.kinds import Fitted, MadeKind, of_labels
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
 from bkrl.potentials.preference.kind import net_config
-from bkrl.potentials.preference.net import NetConfig, PreferenceNet
+from bkrl.potentials.preference.net import PreferenceNet
 from bkrl.potentials.protocol import Raw
 from bkrl.runs.record import Run
-from bkrl.text.mission_words import MissionWords
 
 
 class Zero(Raw):
@@ -37,12 +36,6 @@ class Zero(Raw):
 
     def __call__(self, windows: Windows) -> NDArray[np.float64]:
         return np.zeros(len(windows))
-
-
-def random_network(config: NetConfig, seed: int, words: MissionWords | None = None) -> PreferenceRaw:
-    """A preference network with its initial weights: sees what a trained one sees and knows nothing."""
-    torch.manual_seed(derive_seed(seed, "control", "random"))
-    return PreferenceRaw(PreferenceNet(config, () if words is None else words.words))
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,15 @@ def read_zero(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
 
 
 def read_random(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
-    """A random network, which sees what the potential that it stands for sees."""
-    words = mission_words(labels, dataset)
-    config = net_config(dataset, of_labels(labels).horizon(labels), words)
-    return Unlabelled("random", dataset, lambda seed: random_network(config, seed, words))
+    """A preference network with its initial weights, which sees what the potential that it stands for sees."""
+    words, memory = mission_words(labels, dataset), memory_names(labels, dataset)
+    config = net_config(dataset, of_labels(labels).horizon(labels), words, len(memory))
+
+    def make(seed: int) -> PreferenceRaw:
+        torch.manual_seed(derive_seed(seed, "control", "random"))
+        return PreferenceRaw(PreferenceNet(config, () if words is None else words.words), memory=memory)
+
+    return Unlabelled("random", dataset, make)
 
 
 def silenced(fitted: Fitted) -> Fitted:
