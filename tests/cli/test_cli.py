@@ -81,6 +81,8 @@ def test_a_default_in_words_is_not_lost_as_markup(words, default, capsys, monkey
         (["colect"], 2, "Did you mean 'collect'"),
         (["train-rs", "--sed", "1"], 2, "--seed"),
         (["train-rs", "--alg", "bkcode"], 2, "bk-code"),
+        (["train-rs", "--steps", "64", "--alg"], 2, "'--alg' requires an argument"),
+        (["train-rs", "--alg=", "--dry-run"], 2, "'--alg' requires an argument"),
         (["train-rs", "--steps", "0"], 2, "--steps"),
         (["train-rs", "--steps", "many"], 2, "--steps"),
         (["train-rm"], 2, "LABELS"),

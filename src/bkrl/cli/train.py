@@ -42,6 +42,8 @@ class _Train(CommandGroup):
         name, rest = named(args)
         if not name and (extra.get("resilient_parsing") or not {*_HELP, _HELP_ALL}.isdisjoint(rest)):
             return super().make_context(info_name, ["--help"] if rest else [], parent, **extra)
+        if not name and any(word.partition("=")[0] == "--alg" for word in args):
+            raise UsageError("Option '--alg' requires an argument, the name of a method; see `bkrl list algs`.")
         name = name or "ppo"
         chosen: Any = self.get_command(parent, name)
         return chosen.make_context(f"train {name}", rest, parent, **extra)

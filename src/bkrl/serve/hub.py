@@ -209,15 +209,7 @@ def _fetch(hub: HfApi, repo: str, revision: str | None, staged: Path, reporter: 
 @contextmanager
 def _asking(repo: str) -> Iterator[HfApi]:
     """The hub; what it refuses becomes a sentence. What a server said is not repeated: it is not ours to print."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        HTTPError,
-        LocalTokenNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import HfApi, errors
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
@@ -225,21 +217,21 @@ def _asking(repo: str) -> Iterator[HfApi]:
     log_in = "log in with `hf auth login`, or set HF_TOKEN"
     try:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
-            raise HFValidationError
+            raise errors.HFValidationError
         yield hub
-    except HFValidationError:
+    except errors.HFValidationError:
         raise UsageError(f"'{repo}' names no repository; write OWNER/NAME.") from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise InputError(f"{hub.endpoint} shows no repository {repo}; if it is private, {log_in}.") from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise InputError(f"{repo} has no such revision; leave out --revision for the newest.") from None
-    except LocalTokenNotFoundError:
+    except errors.LocalTokenNotFoundError:
         raise RunFailed(f"{hub.endpoint} wants to know who you are; {log_in}.") from None
-    except HfHubHTTPError as problem:
+    except errors.HfHubHTTPError as problem:
         status = problem.response.status_code
         help = f"; {log_in}, with the right to write" if status in (401, 403) else "; try again later"
         raise RunFailed(f"{hub.endpoint} refused this for {repo} (status {status}){help}.") from None
-    except (HTTPError, OSError, ValueError, KeyError, TypeError) as problem:
+    except (errors.HTTPError, OSError, ValueError, KeyError, TypeError) as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
             raise  # of a disk
         raise RunFailed(f"{hub.endpoint} does not answer as a hub does ({type(problem).__name__}).") from None
