@@ -198,6 +198,7 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
         ('title = "x"\n[[condition]]\nname = "a"\ncolour = "red"', "colour"),
         ('title = "x"\nbeside = ["ppo"]\n[[condition]]\nname = "a"', "beside is some of random, bot, not 'ppo'"),
         ('title = "x"\n[[condition]]\nname = "a"\nenv = "Toy-Grid"', "is in Toy-Grid, of toy"),
+        ('title = "x"\nmeasure = "progress"\n[[condition]]\nname = "a"', "has none; leave measure out"),
     ],
 )
 def test_wrong_files_are_refused_in_a_sentence(tmp_path: Path, symbolic: Path, text: str, says: str) -> None:

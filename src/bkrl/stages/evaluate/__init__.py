@@ -148,6 +148,11 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
                 f"{config.policy} acts in {agent.family} envs, and the condition '{condition.name}' is in "
                 f"{facts.env_id}, of {facts.family}; choose other conditions."
             )
+        if conditions.measure != "success" and not family(facts.family).achievements:
+            raise InputError(
+                f"{path} measures {conditions.measure}, that of achievements, and {facts.env_id} has none; leave "
+                "measure out."
+            )
     torch.set_num_threads(config.threads)
     result = Run.begin(config, "evaluate", {"policy": config.policy, "conditions": path}, reporter)
     if result.complete:
