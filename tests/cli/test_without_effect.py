@@ -57,6 +57,7 @@ def labels(path: Path, variant: str) -> Path:
         ("label d --variant code --length 3", "--length has no effect here, only with --variant pref or goal"),
         ("label d --llm random --votes 3", "--votes has no effect here, only with an --llm that is asked"),
         ("train ellm --suggester local:x --temperature 1", "has no effect here, only with --goal-ask open"),
+        ("evolve d --train-shaping-coef 2", "only with a --train-shaping other than advice; leave it out"),
         ("play sample:qwen --policy p --seed 3", "--policy and --seed have no effect here, only with an env to play;"),
         ("play Toy-Grid --episode 3 --out p", "--episode and --out have no effect here, only with a collect run;"),
         ("sweep smoke --mem 3", "--mem has no effect here, only with --executor slurm"),

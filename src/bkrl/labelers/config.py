@@ -13,6 +13,7 @@ _SEGMENTS = AppliesWhen("--variant pref or goal", lambda c: c.variant != "code")
 _CLOSED = AppliesWhen("--ask closed", lambda c: c.closed)
 _CLOSED_PREF = AppliesWhen("--ask closed and --variant pref", lambda c: c.closed and c.variant == "pref")
 _CLOSED_CODE = AppliesWhen("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
+_PAID = AppliesWhen("a --train-shaping other than advice", lambda c: c.train_shaping != "advice")
 _OPEN = AppliesWhen("--ask open", lambda c: not c.closed)
 _ASKED = AppliesWhen("an --llm that is asked (this one is a control)", lambda c: c.asks)
 _Efforts = Literal["default", "none", "minimal", "low", "medium", "high"]
@@ -200,7 +201,7 @@ class EvolveConfig(AskConfig):
         Flag("how agents use a program; docs/shaping.md has the forms"),
     ] = "advice"
     train_shaping_coef: Annotated[
-        float | None, Flag("Φ is multiplied by this in them  [default: that of the form]", least=0)
+        float | None, Flag("Φ is multiplied by this in them  [default: that of the form]", least=0, only=(_PAID,))
     ] = None
     temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_OPEN,))] = 0.8
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_OPEN,))] = 4096

@@ -196,8 +196,7 @@ class _Sweep:
         """Start, wait and file until nothing is left that can be done."""
         try:
             blocked = self._blocked()
-            todo = [cell for cell in self.waiting if cell.run_dir not in blocked]
-            if todo:
+            if todo := [cell for cell in self.waiting if cell.run_dir not in blocked]:
                 self.executor.prepare(todo, self.reporter)
                 with self.reporter.board() as show:
                     self._until_done(show)
