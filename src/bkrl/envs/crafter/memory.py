@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import helper, kernel
+from bkrl.envs.crafter import rules
 from bkrl.envs.crafter.layout import (
     CELL,
     FACED_CELL,
@@ -33,17 +34,11 @@ _VISITED: Final = len(ACHIEVEMENTS)
 _X, _Y, _BEGUN, _MAP = _VISITED + 1, _VISITED + 2, _VISITED + 3, _VISITED + 4
 
 _NONE: Final = -1
-_CREATURES: Final = {"cow": 3, "zombie": 5, "skeleton": 3}  # health of creatures
 _DO, _MOVE_LEFT, _MOVE_DOWN = VERBS.index("do"), VERBS.index("move_left"), VERBS.index("move_down")
 _PLAYER_FACES: Final = np.array(FACED_CELL)
 _TURNED: Final = np.array(FACING_STEPS)
 _ENERGY: Final = INVENTORY.start + ITEMS.index("energy")
-_SWORDS: Final = np.array(
-    [
-        (INVENTORY.start + ITEMS.index(f"{name}_sword"), damage)
-        for name, damage in (("wood", 2), ("stone", 3), ("iron", 5))
-    ]
-)
+_SWORDS: Final = np.array([(INVENTORY.start + ITEMS.index(name), damage) for name, damage in rules.SWORDS.items()])
 _RIPE: Final = CELL["ripe_plant"]
 _EAT_PLANT, _WAKE_UP = ACHIEVEMENTS.index("eat_plant"), ACHIEVEMENTS.index("wake_up")
 _SAPLING: Final = INVENTORY.start + ITEMS.index("sapling")
@@ -60,7 +55,7 @@ for _material, (_tool, _item, _leaves) in COLLECT.items():
         _COLLECTED[CELL[_material]] = ACHIEVEMENTS.index(f"collect_{_item}")
 _HEALTH: Final = np.full(len(CELL), _NONE)
 _DEFEATED: Final = np.full(len(CELL), _NONE)
-for _name, _points in _CREATURES.items():
+for _name, _points in rules.HEALTH.items():
     _HEALTH[CELL[_name]] = _points
     _DEFEATED[CELL[_name]] = ACHIEVEMENTS.index("eat_cow" if _name == "cow" else f"defeat_{_name}")
 _CAN_ENTER: Final = np.array([name in (*WALKABLE, "lava") for name in CELL])

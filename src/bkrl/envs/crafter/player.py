@@ -17,6 +17,7 @@ from bkrl.envs.crafter.rules import (
     MAX_ITEM,
     PLACE,
     SAPLING_PROBABILITY,
+    SWORDS,
     VERBS,
 )
 
@@ -57,12 +58,7 @@ _WAKE_UP: Final = ACHIEVEMENTS.index("wake_up")
 
 _TABLE: Final = list(PLACE).index("table")
 _WOOD: Final = ITEMS.index("wood")
-_WOOD_SWORD: Final = ITEMS.index("wood_sword")
-_STONE_SWORD: Final = ITEMS.index("stone_sword")
-_IRON_SWORD: Final = ITEMS.index("iron_sword")
-_WOOD_SWORD_DAMAGE: Final = 2
-_STONE_SWORD_DAMAGE: Final = 3
-_IRON_SWORD_DAMAGE: Final = 5
+_SWORDS: Final = np.array([(ITEMS.index(name), damage) for name, damage in SWORDS.items()])
 
 _COW_FOOD: Final = 6
 _PLANT_FOOD: Final = 4
@@ -174,12 +170,9 @@ def _do(env: Any, objects: Any, target: Int, x: Int, y: Int, rules: Any) -> bool
 def _damage(env: Any, base_damage: Int) -> Int:
     """Damage of the best sword held."""
     damage = base_damage
-    if env.inventory[_WOOD_SWORD]:
-        damage = max(damage, _WOOD_SWORD_DAMAGE)
-    if env.inventory[_STONE_SWORD]:
-        damage = max(damage, _STONE_SWORD_DAMAGE)
-    if env.inventory[_IRON_SWORD]:
-        damage = max(damage, _IRON_SWORD_DAMAGE)
+    for i in range(len(_SWORDS)):
+        if env.inventory[_SWORDS[i, 0]]:
+            damage = max(damage, _SWORDS[i, 1])
     return damage
 
 

@@ -19,7 +19,7 @@ from bkrl.core.jit import kept_where_possible
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.layout import CELL, FACING_STEPS
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, VERBS, RuleSet
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, GAMES, MAX_ITEM, SWORDS, VERBS, RuleSet
 from bkrl.envs.crafter.tasks import tracker_of
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID
 from bkrl.envs.family import EnvSpec
@@ -60,8 +60,7 @@ class _Player(objects.Player):
 
     def _do_object(self, obj: Any) -> None:
         if isinstance(obj, (objects.Zombie, objects.Skeleton, objects.Cow)):
-            swords = (("wood_sword", 2), ("stone_sword", 3), ("iron_sword", 5))
-            damage = max([1, *(points for name, points in swords if self.inventory[name])])
+            damage = max([1, *(points for name, points in SWORDS.items() if self.inventory[name])])
             obj.health -= max(0, self.rules.base_damage - damage)  # crafter deals the rest
         super()._do_object(obj)
 

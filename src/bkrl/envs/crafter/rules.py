@@ -97,6 +97,11 @@ MAKE: Final[dict[str, tuple[dict[str, int], tuple[str, ...]]]] = {
 }
 """Tool: (items used, materials that must be within one cell)."""
 
+SWORDS: Final = {"wood_sword": 2, "stone_sword": 3, "iron_sword": 5}
+"""Damage of each; the best one held counts."""
+HEALTH: Final = {"cow": 3, "zombie": 5, "skeleton": 3}
+"""Of creatures, when they come."""
+
 _CRAFTS = (*(f"place_{thing}" for thing in PLACE), *(f"make_{tool}" for tool in MAKE))
 _COLLECTED = [f"collect_{item}" for _, item, _ in COLLECT.values()]
 _LIVING = ("defeat_skeleton", "defeat_zombie", "eat_cow", "eat_plant", "wake_up")

@@ -15,12 +15,9 @@ from bkrl.core.jit import Int, helper, write
 from bkrl.envs.crafter import state as c
 from bkrl.envs.crafter.mt19937 import WORDS, randint, skip_words, uniforms
 from bkrl.envs.crafter.noise import ROUGH, lay_noise, noise3, seed_noise
-from bkrl.envs.crafter.rules import AREA, CHUNK
+from bkrl.envs.crafter.rules import AREA, CHUNK, HEALTH
 
-COW_HEALTH: Final = 3
-ZOMBIE_HEALTH: Final = 5
-SKELETON_HEALTH: Final = 3
-
+COW_HEALTH, ZOMBIE_HEALTH, SKELETON_HEALTH = HEALTH["cow"], HEALTH["zombie"], HEALTH["skeleton"]
 CENTER: Final = AREA // 2
 _MARGIN: Final = np.float32(4 * ROUGH)
 """The mountain's weights add up to most: 1, .3 times 1.15 of water, 3.4 of `start`, which moves half as far: 3.05."""
