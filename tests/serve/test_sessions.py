@@ -95,6 +95,8 @@ def test_a_terminal_state_has_no_potential():
 def test_a_potential_of_other_observations_is_refused():
     with pytest.raises(InputError, match="other observations"):
         Sessions("Toy-Chain", 1, Path("sample:bk-pref-minigrid"))
+    with pytest.raises(InputError, match="has other observations or actions"):  # it knows seven, and there are nine
+        Sessions("BabyAI-GoToLocal-v0@actions=augmented", 1, Path("sample:bk-pref-minigrid"))
 
 
 def test_what_is_no_seed_no_action_or_too_much_is_refused():

@@ -185,10 +185,10 @@ class _Phi:
         from bkrl.rewards.shaped import PotentialOfRollout
 
         self.potential, self.gamma = load_potential(run), gamma
-        made = self.potential.artefact
-        if (made.env_family, made.obs_shape) != (envs.env_spec.family, envs.env_spec.obs_shape):
+        made, of = self.potential.artefact, envs.env_spec
+        if (made.env_family, made.obs_shape, made.action_names) != (of.family, of.obs_shape, of.action_names):
             self.potential.close()
-            raise InputError(f"{run} was built in {made.env_id}, and {env_id} has other observations; choose another.")
+            raise InputError(f"{run} was built in {made.env_id}, and {env_id} has other observations or actions.")
         self._of: Callable[[Windows], NDArray[np.floating]] = PotentialOfRollout(self.potential).of_windows
         N, H = envs.num_envs, self.potential.reads.horizon
         self._views = np.zeros((N, H + 1, *made.obs_shape), np.uint8)
