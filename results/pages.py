@@ -293,7 +293,7 @@ def _costs(costs: Sequence[Cost], timings: Timings) -> list[str]:
             duration(seconds.get(row.stage)),
             figure(row.requests),
             figure(row.tokens),
-            "–" if row.stage != "label" else "not known" if row.money is None else f"{row.money:.2f}",
+            "–" if row.requests is None else "not known" if row.money is None else f"{row.money:.2f}",
         ]
         for row in costs
     ]

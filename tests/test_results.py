@@ -17,7 +17,7 @@ from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.report.model import Results, Said, Timings
+from bkrl.report.model import Cost, Results, Said, Timings
 from bkrl.runs.record import Run
 from bkrl.stages import report
 from tests.report.synthetic import KEY, RED, study, train_rs
@@ -66,6 +66,13 @@ def test_the_page_says_what_the_runs_say(made: Path, tmp_path: Path):
     for line in (line for line in text.split("\n") if line.startswith("|")):
         assert not re.search(r"\bnan\b|None", line), line
     assert str(made) not in re.sub(r"`[^`]*`", "", text)  # no place on this machine outside commands
+
+
+def test_the_money_of_training_is_told_too():
+    costs = [Cost("collect", 1, 8, None, None, None), Cost("train-rs", 1, 8, 30, 1000, 12.34)]
+    lines = markdown._costs(costs, Timings([]))
+    assert lines[-2].endswith("| – | – | – |")
+    assert lines[-1].endswith("| 30 | 1,000 | 12.34 |")
 
 
 def test_a_report_with_verdicts_of_another_rule_is_refused(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
