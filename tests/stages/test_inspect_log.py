@@ -1,7 +1,9 @@
 """The log that inspect_ai shows, of a language model's episodes; its own reader opens it, where it is installed."""
 
 import json
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ SCORES = {
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def said() -> Callable[[], bytes]:
     episodes = [
         Episode(
             seed=7 + number,
@@ -37,9 +39,20 @@ def log(tmp_path: Path) -> Path:
         )
         for number in (0, 1)
     ]
-    said = inspect_log(HEADER, SCORES, episodes, lambda seen: [f"you see {one[0]}" for one in seen], ["left", "right"])
-    (tmp_path / "sampled.eval").write_bytes(said)
+    words = ["left", "right"]
+    return lambda: inspect_log(HEADER, SCORES, episodes, lambda seen: [f"you see {one[0]}" for one in seen], words)
+
+
+@pytest.fixture
+def log(tmp_path: Path, said: Callable[[], bytes]) -> Path:
+    (tmp_path / "sampled.eval").write_bytes(said())
     return tmp_path / "sampled.eval"
+
+
+def test_the_same_episodes_are_the_same_bytes_at_any_time(said: Callable[[], bytes]) -> None:
+    before = said()
+    time.sleep(1.1)
+    assert said() == before
 
 
 def test_a_sample_is_an_episode_in_words(log: Path) -> None:
