@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import hypothesis
 import hypothesis.strategies as st
@@ -24,6 +25,7 @@ from bkrl.labelers.audit import conduct
 from bkrl.report.pages import html
 from bkrl.report.pages import labels as labels_page
 from bkrl.report.plots import pictures
+from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 from tests import browser
 from tests.labelers import runs
@@ -239,6 +241,14 @@ def test_a_page_never_overwrites_the_run_it_shows(swapped: Path, tmp_path: Path)
         labels_page.write(swapped, tmp_path / "none" / "x.html")
     labels_page.write(swapped)
     Run.open(swapped)
+
+
+def test_links_lead_to_the_page_of_episodes_whatever_the_run_is_called(swapped: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(swapped, tmp_path / "run #1, 50% of φ?")
+    page = labels_page.write(run, tmp_path / "page.html", dataset_at(Run.open(swapped))).read_text()
+    (linked,) = re.findall(r'"episodes":{"page":"([^"]+)"', page)
+    assert not re.search(r"[#?%](?![0-9A-F]{2})", linked)
+    assert (tmp_path / unquote(linked)).is_file()
 
 
 def test_another_dataset_is_refused(swapped: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -41,7 +42,7 @@ def write(labels: Path, out: Path | None = None, dataset: Path | None = None) ->
     known = dataset_of(run, dataset_at(run, dataset))
     beside = path.with_name(f"{run.path.name}-{episodes.PAGE}")
     shown = _episodes(run, known)
-    view = build(run, known, {"page": beside.name, "numbers": shown} if shown else {})
+    view = build(run, known, {"page": quote(beside.name), "numbers": shown} if shown else {})
     if shown:
         episodes.write(known, beside, shown)
     atomic_write(path, html.render("labels", view))
