@@ -407,7 +407,7 @@ def main(arguments: list[str] | None = None) -> int:
             break
         if (i + 1) % 10 == 0:
             sys.stderr.write(f"{met['steps']} steps over {i + 1} seeds agree\n")
-    sys.stdout.write(f"{met.pop('steps')} steps over {seeds} seeds agree in everything. Met on the way:\n")
+    sys.stdout.write(f"{met.pop('steps', 0)} steps over {seeds} seeds agree in everything. Met on the way:\n")
     sys.stdout.writelines(f"{count:8d}  {what}\n" for what, count in sorted(met.items()))
     return 0
 
