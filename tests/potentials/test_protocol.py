@@ -113,6 +113,12 @@ def test_a_damaged_artefact_is_refused_in_a_sentence(tmp_path, damage):
     assert str(caught.value).endswith(".")
 
 
+def test_a_kind_with_a_line_break_is_refused_in_one_line(tmp_path):
+    artefact(kind="own\nkind", files={}).write(tmp_path)
+    with pytest.raises(InputError, match=r"of kind 'own\\nkind', which nothing here registers"):
+        read_potential(tmp_path)
+
+
 def test_a_full_state_oracle_of_an_earlier_version_is_refused(tmp_path):
     artefact(kind="state", control="oracle-state", files={}, horizon=0).write(tmp_path)
     with pytest.raises(InputError, match=r"full-state oracle, a control that is no longer supported\.$"):

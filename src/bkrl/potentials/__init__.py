@@ -88,7 +88,7 @@ def read_potential(folder: Path) -> Scaled:
     kind = kinds.find(artefact.kind)
     if kind is None:
         raise InputError(
-            f"{folder} holds a potential of kind '{artefact.kind}', which nothing here registers: name the module "
+            f"{folder} holds a potential of kind {artefact.kind!r}, which nothing here registers: name the module "
             f"that does in {PLUGINS}, or take the newer bkrl that made it."
         )
     return Scaled(kind.load(artefact), artefact)
