@@ -20,7 +20,7 @@ from urllib.parse import quote
 from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_json
 from bkrl.core.reporter import duration, percent
-from bkrl.report.groups import short_env
+from bkrl.report.groups import picture_files, short_env
 from bkrl.report.model import FORMAT, Cost, EnvResults, Evaluated, ResultRow, Results, Said, Timings
 from bkrl.report.pages.html import figure
 from bkrl.report.provenance import Chain, Node, follow
@@ -103,9 +103,8 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     timings: Timings = read_json(run.file("timings.json"), Timings)
     pictures: dict[str, Path] = {}
     for section in results.envs:
-        for end in ("", "-dark"):
-            name = f"{slug}-{_slug(short_env(section.env))}{end}.png"
-            pictures[name] = run.file(f"curves-{section.env}{end}.png")
+        for file, dark in picture_files("curves", section.env).items():
+            pictures[f"{slug}-{_slug(short_env(section.env))}{'-dark' if dark else ''}.png"] = run.file(file)
     shown = [_picture(slug, section) for section in results.envs]
     lines = [
         f"# {_text(results.title)}",

@@ -10,13 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from bkrl.core.config import ReportConfig
 from bkrl.core.errors import InputError, UsageError
-from bkrl.core.files import atomic_write, read_json, to_json
+from bkrl.core.files import atomic_write, read_json, to_json, write_table
 from bkrl.core.reporter import Reporter
+from bkrl.envs.housekeep.episodes import to_columns
+from bkrl.envs.housekeep.sampling import draw_episodes
 from bkrl.report.model import Cost, Results, Said, Timings
 from bkrl.runs.record import Run
 from bkrl.stages import report
@@ -268,6 +271,16 @@ def test_pictures_are_named_by_study_and_env(made: Path, tmp_path: Path):
         "tiny-gotolocal-purplekey-s20-dark.png",
         "tiny-gotolocal-purplekey-s20.png",
     ]
+
+
+def test_an_env_that_names_a_file_has_its_pictures_too(tmp_path: Path):
+    """Its id has a path in it, which no file of a report may have."""
+    path = tmp_path / "own.parquet"
+    write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 1, 0))))
+    trained = train_rs(tmp_path, "ppo", 1, env=f"Housekeep-Symbolic-Original@file={path}", name="ppo-s1")
+    report.run(ReportConfig(runs=(trained,), out=tmp_path / "r", title="x", name="own"), Reporter())
+    assert write_results([tmp_path / "r"], tmp_path / "out")[1] == []
+    assert len(list((tmp_path / "out" / "images").glob("own-*.png"))) == 2
 
 
 def test_a_file_is_no_folder(made: Path, tmp_path: Path):

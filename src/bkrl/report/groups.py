@@ -142,6 +142,11 @@ def short_env(env_id: str) -> str:
     return env_id.partition("-Text-")[2] or env_id
 
 
+def picture_files(kind: str, env: str) -> dict[str, bool]:
+    """The files of a report's pictures of an env, whose id may hold a path, and whether each is for dark pages."""
+    return {f"{kind}-{env.replace('/', '%2F')}{end}.png": bool(end) for end in ("", "-dark")}
+
+
 def group_runs(runs: Sequence[Trained]) -> tuple[list[Group], list[str]]:
     """Groups in table order (baseline, methods, controls; envs by name), and sentences about what was left out."""
     found = [without_repeats(group) for group in grouped(runs)]

@@ -20,7 +20,7 @@ from bkrl.report.comparison import Comparison, compare
 from bkrl.report.costs import timings
 from bkrl.report.evaluations import evaluations
 from bkrl.report.goals import goal_rows, points
-from bkrl.report.groups import SUCCESS, group_runs, titled
+from bkrl.report.groups import SUCCESS, group_runs, picture_files, titled
 from bkrl.report.model import GoalRow, Timings
 from bkrl.report.pages import episodes, samples
 from bkrl.report.pages.potential import STAGE as WORTH
@@ -137,14 +137,12 @@ def _pictures(result: Run, comparisons: Sequence[Comparison], threshold: float, 
     """The success curves of each env as PNGs for light and dark pages, small multiples where there are many lines."""
     names = []
     for comparison in comparisons:
-        groups = [row.group for row in comparison.rows]
-        styles = styles_of(groups)
+        styles = styles_of(groups := [row.group for row in comparison.rows])
         drawn = [
             Panel(title, bands_of(comparison, members, SUCCESS), [styles[group.label] for group in members])
             for title, members in panels(groups)
         ]
-        for dark in (False, True):
-            name = f"curves-{comparison.env.replace('/', '%2F')}{'-dark' if dark else ''}.png"
+        for name, dark in picture_files("curves", comparison.env).items():
             write_png(
                 result.file(name),
                 drawn,
@@ -163,9 +161,8 @@ def _of_goals(result: Run, rows: Sequence[GoalRow], identity: str) -> list[str]:
     """A picture for each env where goals were judged: how good they were, and what was achieved."""
     names = []
     for env in dict.fromkeys(row.env for row in rows):
-        for dark in (False, True):
-            name = f"goals-{env.replace('/', '%2F')}{'-dark' if dark else ''}.png"
-            shown = points([row for row in rows if row.env == env])
+        shown = points([row for row in rows if row.env == env])
+        for name, dark in picture_files("goals", env).items():
             write_points(
                 result.file(name),
                 shown,

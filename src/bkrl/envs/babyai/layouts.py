@@ -196,8 +196,7 @@ class GlamLayouts(Layouts):
         self._level, self._names = level, np.array(level.task_kinds, object)
         self._episodes = np.zeros(num_envs, EPISODE)
         case_ends = np.array([np.cumsum(cases(level, may_be_alike)) for may_be_alike in (False, True)])
-        ends = case_ends, np.cumsum(repeats(level))
-        self._tables = glam_record(level), self._episodes, *ends, crowd_of(level)
+        self._tables = glam_record(level), self._episodes, case_ends, np.cumsum(repeats(level)), crowd_of(level)
 
     def seeded(self, n: int, seed: int) -> None:
         self._episodes["turn"][n] = self._level.first_turn(seed)

@@ -138,8 +138,7 @@ def read_conditions(name: str) -> Conditions:
         _check_keys(path, one, _Condition)
     for figure in found.get("published", []):
         _check_keys(path, figure, _Published)
-    names = [one["name"] for one in found["condition"]]
-    if not names:
+    if not (names := [one["name"] for one in found["condition"]]):
         raise InputError(f"{path} has no [[condition]].")
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{path} names two conditions '{twice[0]}'; each needs a name of its own.")
