@@ -90,7 +90,6 @@ def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
     from bkrl.llm.causal import CausalModel
     from bkrl.stages import collect
 
-    torch.set_num_threads(int(os.environ["BKRL_LLM_THREADS"]))
     model = CausalModel(backend._path, backend.identity)
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
@@ -98,6 +97,7 @@ def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:
         about_goals = questions(data, "goal", goals)[:goals]
         about_pairs = questions(data, "pref", pairs)[: 2 * pairs]
         about_points = questions(data, "pref", pairs, "points")
+    torch.set_num_threads(int(os.environ["BKRL_LLM_THREADS"]))  # collect sets its own
     started = time.process_time()
     seconds_each(model, about_goals[:1])
     load = time.process_time() - started
