@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 
@@ -122,6 +123,20 @@ def test_a_gguf_file_is_the_same_model_and_can_be_saved(folder: Path, tmp_path: 
     saved, _ = load(tmp_path / "saved", torch.float32)
     for name, value in model.state_dict().items():
         assert torch.equal(value, saved.state_dict()[name])
+
+
+def test_a_gguf_file_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = tiny_gguf.to_gguf(folder, folder.name, tmp_path / "tiny.gguf"), []
+
+    class Counted(gguf.GGUFReader):  # type: ignore[misc]
+        def __init__(self, path: Path) -> None:
+            read.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    load(path, torch.float32)
+    assert len(read) == 1
+    assert gguf.GGUFReader is Counted
 
 
 def test_options_that_cannot_be_told_apart_are_one_sentence(folder: Path) -> None:

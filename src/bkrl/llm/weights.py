@@ -3,7 +3,8 @@
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,20 @@ def quiet(kind: type[Warning] = FutureWarning) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def _read_once() -> AbstractContextManager[Any]:
+    """Read a GGUF file once: transformers reads its vocabulary three times, each word of it through numpy.memmap."""
+    from unittest.mock import patch
+
+    import gguf
+    import numpy as np
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, np.asarray(value) if name == "data" else value)
+
+    return patch.multiple(gguf, GGUFReader=cache(Reader), get_tensor_name_map=cache(gguf.get_tensor_name_map))
+
+
 def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
     """A causal model in evaluation mode and its tokenizer, from a folder or a GGUF file, which is dequantised.
 
@@ -80,7 +95,7 @@ def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
         folder, here = path.parent, {**here, "gguf_file": path.name}
     reader.tqdm = lambda tensors, **_: tensors  # a bar of its own, which no setting turns off
     try:
-        with quiet(Warning):
+        with quiet(Warning), _read_once() if path.is_file() else nullcontext():
             tokenizer = AutoTokenizer.from_pretrained(folder, **here)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **here)
     except _UNREADABLE as error:

@@ -41,7 +41,8 @@ class PotentialOfRollout:
         wanted = np.ones(len(rollout.final_index), bool)
         if not self.terminal:
             wanted = ~rollout.terminated.ravel()[rollout.final_index]
-        values = self._evaluate(rollout if wanted.all() else _with_finals(rollout, wanted), first) + self.shift
+            rollout = replace(rollout, final_index=rollout.final_index[wanted], final_views=rollout.final_views[wanted])
+        values = self._evaluate(rollout, first) + self.shift
         rows = (steps + 1 - first) * envs
         phi = np.empty((steps + 1, envs), np.float32)
         if kept is not None:
@@ -85,11 +86,6 @@ class PotentialOfRollout:
         before, now = then.arrays(), rollout.windows(self.reads.horizon, 0, 0).arrays()
         same = before.keys() == now.keys() and all(np.array_equal(before[name], now[name]) for name in now)
         return values if same else None
-
-
-def _with_finals(rollout: Rollout, wanted: NDArray[np.bool_]) -> Rollout:
-    """The rollout with some of its final views, (K,) which."""
-    return replace(rollout, final_index=rollout.final_index[wanted], final_views=rollout.final_views[wanted])
 
 
 def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:

@@ -153,6 +153,7 @@ _THE_FIRST: Final = Step(FIRST)
 _REACHABLE: Final = Step(REACHABLE)
 _RED_BALL: Final = _object(0, 0, c.BALL, c.RED)
 _FOUR_DOORS: Final = (_door(1, 1),) * 4
+_ONE_BALL: Final = _object(0, 0, c.BALL), _ANYWHERE, _THE_FIRST, _task(c.PICK_UP, KIND_ONLY)
 
 
 def _room(family: str, size: int, *steps: Step) -> Recipe:
@@ -333,10 +334,6 @@ def _key_corridor(size: int = 6, rows: int = 3) -> Recipe:
     return Recipe("KeyCorridor", steps, size, 3, rows, 30 * size**2)
 
 
-def _one_room(size: int) -> Recipe:
-    return _room("OneRoomS8", size, _object(0, 0, c.BALL), _ANYWHERE, _THE_FIRST, _task(c.PICK_UP, KIND_ONLY))
-
-
 def _generated(
     family: str, size: int = 8, columns: int = 3, rows: int = 3, count: int = 18, unblocking: bool = True, **more: Any
 ) -> Recipe:
@@ -444,7 +441,7 @@ _NAMED: Final[Mapping[str, Recipe]] = {
         f"KeyCorridorS{size}R{rows}": _key_corridor(size, rows)
         for size, rows in ((3, 1), (3, 2), (3, 3), (4, 3), (5, 3), (6, 3))
     },
-    **{f"OneRoomS{size}": _one_room(size) for size in (8, 12, 16, 20)},
+    **{f"OneRoomS{size}": _room("OneRoomS8", size, *_ONE_BALL) for size in (8, 12, 16, 20)},
     "MoveTwoAcrossS5N2": _two_across(5, 2),
     "MoveTwoAcrossS8N9": _two_across(8, 9),
     "Synth": _synth(),

@@ -170,7 +170,8 @@ def judge(segment: ReadSegment) -> tuple[float, str]:
     wanted = next_step(end, steps)
     nearest = end.nearest(wanted)
     known = {thing.name for thing in start.things}
-    found = {thing.name for view in views for thing in view.things if _matters(thing, steps)} - known
+    seen = (thing for view in views for thing in view.things)
+    found = {one.name for one in seen if not steps or any(step.means(one.kind, one.colour) for step in steps)} - known
     moved = sum(action == "forward" and not view.front for view, action in zip(views, segment.actions))
     gain = end.closeness(wanted) - start.closeness(next_step(start, steps))
     opened = sum(_opens(view, action) for view, action in zip(views, segment.actions))
@@ -187,11 +188,6 @@ def judge(segment: ReadSegment) -> tuple[float, str]:
     if found:
         reasons.append("sees something new")
     return score, " and ".join(reasons[:2]) or "changes little"
-
-
-def _matters(thing: SeenThing, steps: tuple[MissionStep, ...]) -> bool:
-    """Whether a thing is one that the mission names; without a mission every thing is."""
-    return not steps or any(step.means(thing.kind, thing.colour) for step in steps)
 
 
 def _taken(before: View, after: View, steps: tuple[MissionStep, ...]) -> int:

@@ -74,7 +74,8 @@ def _environment() -> jinja2.Environment:
         tight=tight,
         figure=figure,
         duration=duration,
-        capitalize_first=_capitalized,
+        # but for names of methods
+        capitalize_first=lambda text: text if find_method(text.partition(" ")[0]) else text[:1].upper() + text[1:],
         short=lambda digest: str(digest)[:12],
         compact=compact_json,
         short_env=short_env,
@@ -86,11 +87,6 @@ def _environment() -> jinja2.Environment:
         bounded=bounded, on_grid=on_grid, percents=lambda *shares: tight(percents(*shares)), forest=forest
     )
     return environment
-
-
-def _capitalized(text: str) -> str:
-    """A title with a capital letter, but for names of methods."""
-    return text if find_method(text.partition(" ")[0]) else text[:1].upper() + text[1:]
 
 
 def anchor(key: str) -> str:
