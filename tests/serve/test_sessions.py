@@ -56,6 +56,15 @@ def test_a_saved_state_is_the_same_place_with_the_same_future(env):
     assert len({sessions.missions[row] for row in rows}) == 1
 
 
+def test_a_mission_that_names_the_sub_goal_at_hand_is_that_of_the_present():
+    sessions = Sessions("Crafter-Typed-Gardening@subgoals=shown", 2)
+    rows = sessions.open(2)
+    sessions.reset(rows, [SavedState(4), SavedState(4)])
+    for _ in range(2):  # the second chop gives a sapling
+        sessions.step(rows[:1], [sessions.action("chop grass")])
+    assert [sessions.missions[row] for row in rows] == ["chop tree", "chop grass"]
+
+
 def test_shaping_is_the_difference_of_potentials_and_telescopes():
     run = Path("sample:bk-pref-minigrid")
     sessions = Sessions(ROOM, 2, run, gamma=0.9)

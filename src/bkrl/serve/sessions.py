@@ -161,9 +161,9 @@ class Sessions:
         self.seen, paid, terminated, truncated, success = self.envs.step_rows(which, chosen)
         symbols, rewards, shaping = symbols_of(self.seen), paid.astype(np.float64), np.zeros(len(which))
         self.over[which] = terminated | truncated
-        for row, action, caption in zip(rows, actions, self._caption(symbols), strict=True):
+        for row, action, *texts in zip(rows, actions, self._caption(symbols), self.envs.missions()[which], strict=True):
             self.taken[row].append(action)
-            self.captions[row] = caption
+            self.captions[row], self.missions[row] = texts
         if self.phi is not None:
             missions = [self.missions[row] for row in rows]
             shaping = self.phi.step(which, chosen, symbols, terminated, missions)
