@@ -105,8 +105,13 @@ def test_runs_and_datasets_are_read_below_the_folder_alone(tmp_path):
     assert all("not below the folder" in one for one in refused[:3])
 
 
-def test_nothing_writes_unasked(tmp_path):
+def test_nothing_writes_unasked(tmp_path, monkeypatch):
     import mcp
+
+    (tmp_path / "in/side").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "in/side")
+    outside, tmp_path = tmp_path, tmp_path / "root"
+    tmp_path.mkdir()
 
     async def names(write):
         async with mcp.Client(server(tmp_path, write)) as client:
@@ -120,6 +125,11 @@ def test_nothing_writes_unasked(tmp_path):
     assert asked(server(tmp_path, True), call)[0]["path"] == "made"
     assert (tmp_path / "made/manifest.json").is_file()
     assert "not below" in asked(server(tmp_path, True), (call[0], {**call[1], "out": "../out"}))[0]
+
+    for out in ("sample:/../../out", "sample:data-minigrid"):  # samples are read from their own place
+        assert "sample" in asked(server(tmp_path, True), (call[0], {**call[1], "out": out}))[0]
+    assert {path.name for path in outside.rglob("*") if tmp_path not in path.parents} == {"in", "side", "root"}
+    assert asked(server(tmp_path), ("list_runs", {"folder": "sample:data-minigrid"}))[0]["stage"] == "collect"
 
 
 def test_a_client_starts_the_command_and_plays(tmp_path):

@@ -11,7 +11,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from bkrl import __version__
 from bkrl.core.errors import BkrlError, InputError, UsageError
 from bkrl.core.files import read_json
-from bkrl.runs.folder import MANIFEST, complete_below
+from bkrl.runs.folder import MANIFEST, complete_below, locate
 from bkrl.runs.record import Run
 from bkrl.serve.sessions import Sessions
 
@@ -71,8 +71,9 @@ class Desk:
 
     def list_runs(self, folder: str = ".") -> list[dict[str, str]]:
         """The complete runs below a folder: path and stage (collect, label, train-rm, train-rs, evaluate, report)."""
-        found = complete_below(self._place(folder))[:MOST_ROWS]
-        return [{"path": self._named(one), "stage": str(read_json(one / MANIFEST).get("stage", "?"))} for one in found]
+        place = self._place(folder)
+        found = [(one, read_json(one / MANIFEST).get("stage", "?")) for one in complete_below(place)[:MOST_ROWS]]
+        return [{"path": Path(folder, one.relative_to(place)).as_posix(), "stage": str(stage)} for one, stage in found]
 
     def show_run(self, path: str) -> dict[str, Any]:
         """What a run is and what it found: its command, settings, inputs and facts."""
@@ -113,7 +114,7 @@ class Desk:
         if not 1 <= steps <= 1_000_000:
             raise UsageError("steps must be 1 to 1,000,000.")
         made = run(checked(CollectConfig(env=env, steps=steps, seed=seed, out=self._place(out))), Reporter())
-        return {"path": self._named(made.path), "facts": made.facts}
+        return {"path": out, "facts": made.facts}
 
     def _of(self, episode: int) -> Sessions:
         if episode not in self._played:
@@ -125,16 +126,13 @@ class Desk:
         return {**texts, "actions": list(sessions.action_names), "over": bool(sessions.over[0])}
 
     def _place(self, path: str) -> Path:
-        """A path below the root; InputError for any other."""
+        """A path below the root, or a sample's folder; InputError for any other."""
         if path.startswith("sample:"):
-            return Path(path)
+            return locate(Path(path))
         place = (self.root / path).resolve()
         if not place.is_relative_to(self.root):
             raise InputError(f"{path} is not below the folder that this server was started with.")
         return place
-
-    def _named(self, place: Path) -> str:
-        return place.resolve().relative_to(self.root).as_posix()
 
 
 def _told(tool: Callable[..., Any]) -> Callable[..., Any]:
