@@ -121,6 +121,7 @@ def test_the_command_misplaces_the_objects_that_it_is_given(tmp_path: Path, caps
         (("--out", "x.csv"), "x.csv is no .parquet file; name one, such as x.parquet."),
         (("--out", "is.parquet"), "is.parquet exists already; choose another --out."),
         (("--episodes", "0"), "episodes"),
+        (("--episodes", "1000001"), "it must be at most 1000000"),
     ],
 )
 def test_the_command_refuses_in_a_sentence(

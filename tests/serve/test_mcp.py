@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.cli.main import run_command
 from tests.experience import write_dataset
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -148,3 +149,8 @@ def test_a_client_starts_the_command_and_plays(tmp_path):
     assert begun["mission"].startswith("go to")
     assert "There is no action 'fly'" in wrong
     assert moved["reward"] == 0
+
+
+def test_a_folder_that_does_not_exist_is_said_at_once(tmp_path, capsys):
+    assert run_command(["serve", "mcp", "--root", str(tmp_path / "typo")]) == 2
+    assert "does not exist" in capsys.readouterr().err

@@ -244,6 +244,7 @@ def test_what_a_study_says_of_itself_is_checked_too(tmp_path):
         ("title = 3", "title must be of type str, not 3"),
         ('minutes = "many"', "minutes must be of type float, not 'many'"),
         ("minutes = nan", "minutes must be a finite number, not nan"),
+        ("minutes = 1e308", "minutes must be at most 1e\\+07, not"),
         ('slurm = "yes"', "slurm must be a table, not 'yes'"),
     ):
         with pytest.raises(UsageError, match=f"A study's {said}"):

@@ -72,7 +72,7 @@ class _Head(TypedDict):
     """What a study says of itself."""
 
     title: NotRequired[str]
-    minutes: NotRequired[Annotated[float, settings.Flag("", least=0)]]
+    minutes: NotRequired[Annotated[float, settings.Flag("", least=0, most=10_000_000)]]
     set: NotRequired[Literal["first", "second"]]
     tuning_steps: NotRequired[Annotated[int, settings.Flag("", least=0)]]
     slurm: NotRequired[dict[str, Any]]

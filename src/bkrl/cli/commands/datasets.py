@@ -75,7 +75,7 @@ def data_merge(
 def data_make_episodes(
     out: Annotated[Path, typer.Option("--out", help="file to write, .parquet; must not exist")],
     scene: Annotated[str, typer.Option("--scene", help="house of Housekeep")] = "Rs_int",
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="how many")] = 100,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, max=1_000_000, help="how many")] = 100,
     seed: Annotated[int, typer.Option("--seed", min=0, help="of what is drawn")] = 0,
     split: Annotated[Literal["train", "val", "test"], typer.Option("--split", help="classes of objects")] = "train",
     objects: Annotated[str, typer.Option("--objects", help="classes that are misplaced, A,B,…, and no others")] = "",

@@ -61,7 +61,7 @@ def openenv(
 
 @serve.command("mcp")
 def mcp(
-    root: Annotated[Path, typer.Option(help="the folder whose runs can be looked at")] = Path(),
+    root: Annotated[Path, typer.Option(exists=True, file_okay=False, help="the folder of the runs")] = Path(),
     write: Annotated[bool, typer.Option("--write", help="tools that write below the folder, too")] = False,
 ) -> None:
     """An MCP server on stdin and stdout: tools to play envs and to look at runs, datasets and reports; read-only."""
