@@ -13,6 +13,7 @@ import tomllib
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,7 @@ from bkrl.studies import clocks, sweep
 from bkrl.studies.cells import chosen, name_of
 from bkrl.studies.executors import local, shell
 from bkrl.studies.executors.local import Local
+from bkrl.studies.executors.ray import Ray
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import load_study, plan, presets
@@ -511,6 +513,32 @@ def test_jobs_of_an_earlier_start_are_not_forgotten_when_the_queue_does_not_answ
         with pytest.raises(RunFailed, match="squeue does not answer"):
             sweep.run(SweepConfig(study=str(toy(tmp_path)), out=tmp_path / "out", executor="slurm"), Reporter())
         assert json.loads(state.read_text())["jobs"] == {"chain/ppo-s1": job}
+
+
+def test_a_ray_of_this_machine_has_room_for_each_cell_and_one_elsewhere_is_told_of(tmp_path, monkeypatch):
+    made = SimpleNamespace(
+        init=lambda **given: made.given.append(given.get("num_cpus")),
+        given=[],
+        remote=lambda **given: lambda task: task,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": made.given[-1] or 2}}],
+        cluster_resources=lambda: {"CPU": made.given[-1] or 2},
+    )
+    monkeypatch.setitem(sys.modules, "ray", made)
+    monkeypatch.setattr("bkrl.studies.executors.ray.cores", lambda: 2)
+    trained = load_study(str(toy(tmp_path)), tmp_path).training
+    wide = [trained[0]._replace(config=replace(trained[0].config, threads=4)), *trained]
+    for jobs in (0, 1, 3):
+        Ray(tmp_path, "", jobs, 0).prepare(wide, Told())
+    Ray(tmp_path, "", 3, 0).prepare(trained, Told())
+    assert made.given == [4, 4, 12, 3]
+    with pytest.raises(RunFailed, match="No node has 4 processors and 1 GPUs.*fewer --gpus"):
+        Ray(tmp_path, "", 0, 1).prepare(wide, Told())
+    told = Told()
+    Ray(tmp_path, "auto", 0, 0).prepare(trained, told)
+    Ray(tmp_path, "auto", 0, 0.5).prepare(wide, told)
+    assert [line for line in told.lines if "warning" in line] == [
+        "warning: No node has 4 processors and 0.5 GPUs, as much as a cell may ask for: it waits until there is one."
+    ]
 
 
 def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):

@@ -46,11 +46,12 @@ class Ray:
         self._tasks: dict[Any, Cell] = {}
 
     def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
-        """Join the cluster, or start one.
+        """Join the cluster, or start one with as many processors as `jobs` cells need.
 
         Raises:
-            RunFailed: no cluster answers there.
+            RunFailed: no cluster answers there, or this machine has fewer GPUs than a cell asks for.
         """
+        threads = max(map(_threads, cells), default=1)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
@@ -60,13 +61,19 @@ class Ray:
                     socket.create_connection((at.hostname, at.port), _ANSWERS).close()
                 self._ray.init(address=self._address, **quiet)
             else:
-                self._ray.init(address="local", num_cpus=self._jobs or cores(), include_dashboard=False, **quiet)
+                room = self._jobs * threads or max(cores(), threads)
+                self._ray.init(address="local", num_cpus=room, include_dashboard=False, **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError) as problem:
             where = self._address or "this machine"
             raise RunFailed(f"No Ray cluster is at {where} ({type(problem).__name__}); see `ray status`.") from None
         self._task = self._ray.remote(num_gpus=self._gpus, max_retries=RETRIES)(_do)
-        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         reporter.say(f"Ray: {len(alive)} nodes with {self._processors()} processors")
+        if not any(self._gpus <= one.get("GPU", 0) and threads <= one.get("CPU", 0) for one in alive):
+            lacks = f"No node has {threads} processors and {self._gpus:g} GPUs, as much as a cell may ask for"
+            if not self._address:
+                raise RunFailed(f"{lacks}; give fewer --gpus.")
+            reporter.warn(f"{lacks}: it waits until there is one.")
 
     def free(self) -> int:
         """As many as there are processors that no cell of ours has; nodes may come and go."""

@@ -181,9 +181,8 @@ class Prompts:
                 parsed = [self._environment.parse(part) for part in whole.values()]
             except TemplateSyntaxError as error:
                 raise InputError(f"{self.folder / file} is no template: {error.message}.") from None
-            if any(
-                part.find(EvalContextModifier) for part in parsed
-            ):  # its argument is computed before there are bounds
+            # its argument is computed before there are bounds
+            if any(part.find(EvalContextModifier) for part in parsed):
                 raise InputError(f"{self.folder / file} sets autoescape, which prompts do not need; leave it out.")
             for included in (one for part in parsed for one in meta.find_referenced_templates(part) if one):
                 self._source(included)

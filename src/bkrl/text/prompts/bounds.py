@@ -48,7 +48,7 @@ def fits(work: Callable[[], object]) -> bool:
 
 
 def _bound() -> None:
-    """Limit the memory of this process, and close what it could write to."""
+    """Limit the memory of this process."""
     import resource
 
     with suppress(OSError, ValueError):
