@@ -13,12 +13,12 @@ import pytest
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.labelers.answers import Unparsed, parse_choice
-from bkrl.labelers.code import Example, code_prompt
+from bkrl.labelers.code import CODE, Example, code_prompt
 from bkrl.labelers.goals import goal_prompt
-from bkrl.labelers.material import EnvCard, SegmentText
-from bkrl.labelers.preferences import pair_prompt
+from bkrl.labelers.material import EnvCard, SegmentText, env_card, layout_text
+from bkrl.labelers.preferences import PREF, pair_prompt
 from bkrl.text import prompts
-from bkrl.text.prompts import bounds
+from bkrl.text.prompts import SHIPPED, bounds, open_prompts
 
 CARDS = [EnvCard("W", family, ("left", "right")) for family in ("babyai", "crafter", "other")]
 PLAIN = SegmentText(("You see nothing.", "You see a wall 1 step forward."), ("left",))
@@ -184,3 +184,16 @@ def test_a_template_of_ones_own_is_tried_once(tmp_path, monkeypatch) -> None:
     assert "Which of" in pair_prompt(card, PLAIN, PLAIN)[1][1]
     assert pair_prompt(card, PLAIN, PLAIN) == pair_prompt(card, PLAIN, PLAIN)
     assert len(tried) == 1
+
+
+def test_every_file_of_ones_own_that_a_question_may_hold_is_among_those_that_decide_it(tmp_path):
+    for name in ("layout_babyai", "layout_crafter", "world_more"):
+        (tmp_path / f"{name}.md").write_text("Other words.\n")
+    own = open_prompts(str(tmp_path))
+    card = env_card("BabyAI-GoToLocal-v0", own)
+    assert layout_text(card) == "Other words."
+    assert set(own.files(CODE.files(card))) == {"layout_babyai.md", "world_more.md"}
+    assert own.fingerprint(CODE.files(card))["layout_babyai"] != SHIPPED.fingerprint(CODE.files(card))["layout_babyai"]
+    assert set(own.files(PREF.files(card))) == {"world_more.md"}
+    assert SHIPPED.files(CODE.files(card)) == {}
+    assert CODE.files(env_card("Toy-Chain")) == [*CODE.templates, "world_other"]

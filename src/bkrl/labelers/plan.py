@@ -17,7 +17,7 @@ from bkrl.labelers.tables import names_of
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 from bkrl.text.mission_words import MissionWords
-from bkrl.text.prompts import open_prompts
+from bkrl.text.prompts import names, open_prompts
 
 NUM = {"pref": 5000, "goal": 500, "code": 5}
 CLOSED_GOALS = 100
@@ -129,4 +129,5 @@ class Variant:
 
     def files(self, card: EnvCard) -> list[str]:
         """The names of the templates that a labelling is worded by."""
-        return [*self.templates, f"world_{card.family}"]
+        layout = {f"layout_{card.family}"} & {*names()} if "code" in self.templates else ()
+        return [*self.templates, f"world_{card.family}", *layout]

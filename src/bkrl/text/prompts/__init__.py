@@ -144,10 +144,11 @@ class Prompts:
         return read_text(path, f"The prompt {path}", "mend it, or name another folder with --prompt")
 
     def files(self, names: Iterable[str]) -> dict[str, Path]:
-        """The files of one's own among the named templates, which decide what is asked."""
+        """The files of one's own that decide what is asked: the named templates, and pieces that they may include."""
         if self.folder is None or self.folder == _BARE:
             return {}
-        paths = {f"{name}.md": self.folder / f"{name}.md" for name in sorted(set(names))}
+        pieces = {path.stem for path in self.folder.glob("*.md")} - _files().keys()
+        paths = {f"{name}.md": self.folder / f"{name}.md" for name in sorted({*names, *pieces})}
         return {file: path for file, path in paths.items() if path.exists()}
 
     def check(self) -> None:
