@@ -355,6 +355,26 @@ seeds = [2]
 """
 
 
+def test_an_entry_after_one_with_a_potential_goes_on_from_its_run_of_the_same_draw():
+    drawn = """[[world]]
+name = "w"
+seeds = [1]
+collect_seeds = [1, 2]
+label_seeds = [3]
+collect = { env = "Toy-Chain" }
+train_rs = { env = "Toy-Chain" }
+algs = [
+    { name = "a", alg = "glam", potential = "pref" }, { name = "b", alg = "glam", potential = "pref", after = "a" },
+    { name = "c", alg = "glam", after = "a" },
+]
+"""
+    trained = study(drawn, Path("out")).training
+    assert {cell.run_dir.name: cell.config.init_from and cell.config.init_from.name for cell in trained} == {
+        "a-d1-l3-s1": None, "b-d1-l3-s1": "a-d1-l3-s1", "c-s1": "a-d1-l3-s1",
+        "a-d2-l3-s1": None, "b-d2-l3-s1": "a-d2-l3-s1",
+    }  # fmt: skip
+
+
 def test_a_policy_may_start_from_one_of_another_env_or_be_guided_by_it(tmp_path):
     found, free = study(EXPLORED, tmp_path), tmp_path / "explore" / "free-s2"
     cells = {cell.run_dir.name: cell.config for cell in found.training}

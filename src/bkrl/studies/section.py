@@ -139,12 +139,12 @@ class StudySection:
             self.preparation.append(made._replace(recorded="lm"))
             self._models.append(given["name"])
 
-    def _given(self, entry: Entry, folder: Path, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a run of an entry starts from: settings that the plan fixes, and a table on top of the others."""
-        fixed: dict[str, Any] = {}
+    def _given(self, entry: Entry, seed: int, runs: Mapping[str, Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What one of the `runs` of a seed and draw, by entry, begins with: what the plan fixes, and a table on top."""
+        fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
         for setting, other in (("init_from", entry.after), ("guide", entry.guide)):
             if other:  # "NAME" of the same task, or "SECTION/NAME"
-                fixed[setting] = (self.root.parent if "/" in other else folder) / f"{other}-s{seed}"
+                fixed[setting] = runs[other] if other in runs else self.root.parent / f"{other}-s{seed}"
         if "demonstrations" in self.table and entry.clones:
             fixed["data"] = self._shown
         if entry.lm:
@@ -158,18 +158,17 @@ class StudySection:
         folder = self.root / name_of_folder(task, "task") if task else self.root
         seeds = seed_list(task.get("seeds", self.table.get("seeds")), f"the seeds of {folder.name}")
         for draw in draws:
+            ends = {one.name: draw.suffix if one.variant else "" for one in entries}
             for seed in seeds:
+                runs = {name: folder / f"{name}{end}-s{seed}" for name, end in ends.items()}
                 for entry in entries:
                     if entry.variant is None and draw != draws[0]:
                         continue
-                    potential = self._potential(entry, draw)
-                    name = f"{entry.name}{draw.suffix if potential else ''}-s{seed}"
-                    fixed: dict[str, Any] = {"alg": entry.alg, "seed": seed}
-                    if potential is not None:
-                        fixed["potential"] = potential
-                    given, lm = self._given(entry, folder, seed)
+                    potential, name = self._potential(entry, draw), runs[entry.name].name
+                    given, lm = self._given(entry, seed, runs)
+                    given |= {"potential": potential} if potential else {}
                     above = (task, {"train_rs": self._methods.get(entry.alg, {})}, vars(entry), lm)
-                    trained = self._cell("train_rs", *above, out=folder / name, **fixed, **given)
+                    trained = self._cell("train_rs", *above, out=folder / name, **given)
                     self.training.append(trained)
                     # One agent of a method is enough to look at: drawing takes longer than playing.
                     seen = {} if (draw, seed) == (draws[0], seeds[0]) else {"evaluate": {"gifs": 0}}
