@@ -26,6 +26,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repos: dict[str, dict[str, bytes]] = {}
+        self.private: set[str] = set()
         self.blobs: dict[str, bytes] = {}
         self.sizes: dict[str, int] = {}  # a lie about a file's size
         self.seen: list[str] = []
@@ -57,6 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
         if parts == ["api", "repos", "create"]:
             asked = json.loads(body)
             name = f"{asked.get('type') or 'model'}s/{asked['organization']}/{asked['name']}"
+            if name not in self.server.repos and asked.get("visibility") == "private":
+                self.server.private.add(name)
             self.server.repos.setdefault(name, {})
             return self._json(200, {"url": f"{self.server.url}/{name.removeprefix('models/')}"})
         if parts == ["api", "validate-yaml"]:
@@ -109,9 +112,9 @@ class _Handler(BaseHTTPRequestHandler):
         if len(parts) > 4 and parts[4] == "tree":
             return self._json(200, _tree(sizes, "/".join(parts[6:]), "recursive=true" in self.path.lower()))
         siblings = [{"rfilename": path, "size": size, "blobId": "0" * 40} for path, size in sizes.items()]
-        owner = name.split("/", 1)[1]
+        owner, private = name.split("/", 1)[1], name in self.server.private
         return self._json(
-            200, {"id": owner, "modelId": owner, "sha": SHA, "siblings": siblings, "private": False, "tags": []}
+            200, {"id": owner, "modelId": owner, "sha": SHA, "siblings": siblings, "private": private, "tags": []}
         )
 
     def _parts(self) -> list[str]:

@@ -53,6 +53,16 @@ def contents(folder):
     return {path.relative_to(folder).as_posix(): sha256(path) for path in folder.rglob("*") if path.is_file()}
 
 
+def test_what_is_to_be_private_is_not_pushed_where_all_can_see_it(hub, data):
+    push(data, "me/data", private=True)
+    push(data, "me/data", private=True)
+    hub.private.clear()
+    before = dict(hub.repos[DATA])
+    with pytest.raises(UsageError, match="me/data is there already and is public"):
+        push(data, "me/data", license="mit", private=True)
+    assert hub.repos[DATA] == before
+
+
 def test_a_dataset_comes_back_as_it_was(hub, data, tmp_path):
     said = push(data, "me/data", license="mit")
     assert said["repository"] == f"{hub.url}/datasets/me/data"

@@ -90,7 +90,7 @@ def push(
         repo: OWNER/NAME.
         evaluations: of this policy, whose results the card shows.
         license: by the hub's own name for it, such as "cc-by-4.0".
-        private: whether a repository that is made is seen by its owner alone.
+        private: make a repository that its owner alone sees; UsageError where a public one is there.
         reporter: where it is said what happens.
 
     Returns:
@@ -117,6 +117,8 @@ def push(
         (reporter or Reporter()).say("The card says that the licence is unknown; name one with --license.")
     with _asking(repo) as hub:
         hub.create_repo(repo, repo_type=kind, private=private or None, exist_ok=True)
+        if private and not hub.repo_info(repo, repo_type=kind).private:
+            raise UsageError(f"{repo} is there already and is public; make it private on the hub, or choose another.")
         there = set(hub.list_repo_files(repo, repo_type=kind)) - set(BESIDE)
         if there and MANIFEST not in there:
             raise UsageError(f"{repo} holds other files, such as {min(there)}; choose another repository.")

@@ -115,14 +115,13 @@ def push(
         list[Path] | None, typer.Option(help="an evaluate run of this policy, for the card; can be repeated")
     ] = None,
     license: Annotated[str, typer.Option(help="by the hub's name for it: mit, cc-by-4.0, …")] = "unknown",
-    private: Annotated[bool, typer.Option("--private", help="a new repository is its owner's alone")] = False,
+    private: Annotated[bool, typer.Option("--private", help="its owner's alone; a public one is refused")] = False,
     as_json: Json = False,
 ) -> None:
     """Put a run on the Hugging Face hub, with a card; log in with `hf auth login`, or set HF_TOKEN."""
     from bkrl.serve import hub
 
-    done = hub.push(run, repo, evaluation or (), license, private, progress.reporter())
-    print_facts(str(run), done, as_json)
+    print_facts(str(run), hub.push(run, repo, evaluation or (), license, private, progress.reporter()), as_json)
 
 
 def pull(
