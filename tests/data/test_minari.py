@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -94,10 +95,12 @@ def test_a_dataset_of_every_family_comes_back_the_same(tmp_path, root, env_id):
 def test_an_import_that_fails_midway_leaves_nothing(tmp_path, root):
     write_dataset(tmp_path / "d")
     to_minari(tmp_path / "d", root / "toy-v0")
-    (root / "toy-v0" / "data" / "1" / "part-0.arrow").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="cannot be read"):
-        from_minari("minari:toy-v0", tmp_path / "made")
-    assert not (tmp_path / "made").exists()
+    episode = root / "toy-v0" / "data" / "1"
+    for damage in (lambda: (episode / "part-0.arrow").write_bytes(b"nothing"), lambda: shutil.rmtree(episode)):
+        damage()
+        with pytest.raises(InputError, match="cannot be read"):
+            from_minari("minari:toy-v0", tmp_path / "made")
+        assert not (tmp_path / "made").exists()
 
 
 def test_minari_lists_an_export_and_makes_its_env(tmp_path, root):

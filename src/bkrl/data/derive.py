@@ -110,7 +110,7 @@ def write(
                 writer.add_episode(**episode)
                 update(writer.num_episodes)
         writer.close()
-    except (InputError, ValueError):  # not a full disk: what was copied until then is gone on with
+    except (InputError, ValueError, LookupError, TypeError, FileNotFoundError):  # not a full disk: it is gone on with
         run.discard()
         raise
     run.finish(
