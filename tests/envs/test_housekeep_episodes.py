@@ -143,6 +143,7 @@ def test_the_command_refuses_in_a_sentence(
         ("scene=Merom_1_int,episode=200", 2, "Merom_1_int has the episodes 0 to 199, not 200."),
         ("file=none.parquet", 3, "none.parquet is missing"),
         ("file=cut.parquet", 3, "cut.parquet is damaged"),
+        ("file=whole.parquet,split=val", 2, "All episodes of whole.parquet are played, of any split; leave split out."),
     ],
 )
 def test_training_in_what_is_not_there_ends_with_one_sentence(

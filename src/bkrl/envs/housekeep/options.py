@@ -54,9 +54,7 @@ def settings(env_id: str) -> list[Setting]:
         Setting(("control",), str, Flag("low (move, turn, tilt, grab) or high (goto, pick, place)"), "low"),
         Setting(("things",), str, Flag("misplaced, or all: also those that lie right"), "misplaced"),
         Setting(("reward",), str, Flag("env, clipped (1 for 2.5), sparse (1 when all is tidy) or none"), "env"),
-        Setting(
-            ("picture",), str, Flag("none, or raster: a map of what was seen, from where the agent stands"), "none"
-        ),
+        Setting(("picture",), str, Flag("none, or raster: a map of what was seen from where the agent stands"), "none"),
         Setting(("length",), int, Flag("low-level steps after which an episode is truncated"), LENGTH),
     ]
     return [*(own if env_id == ORIGINAL else []), *both]
@@ -75,6 +73,8 @@ def chosen(env_id: str, **options: Any) -> Chosen:
         values |= {"scene": "Rs_int", "split": "train", "episode": ANY, "file": ""}
         return Chosen(**{name: values[name] for name in Chosen._fields})
     found = Chosen(**{name: values[name] for name in Chosen._fields})
+    if found.file and options.get("split"):
+        raise UsageError(f"All episodes of {found.file} are played, of any split; leave split out.")
     if found.scene:
         scene(found.scene)
         if not found.file:
