@@ -29,7 +29,7 @@ from bkrl.studies import clocks, sweep
 from bkrl.studies.cells import chosen, name_of
 from bkrl.studies.executors import local, shell
 from bkrl.studies.executors.local import Local
-from bkrl.studies.executors.ray import Ray
+from bkrl.studies.executors.ray import Ray, _do
 from bkrl.studies.executors.slurm import Slurm
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import load_study, plan, presets
@@ -539,6 +539,15 @@ def test_a_ray_of_this_machine_has_room_for_each_cell_and_one_elsewhere_is_told_
     assert [line for line in told.lines if "warning" in line] == [
         "warning: No node has 4 processors and 0.5 GPUs, as much as a cell may ask for: it waits until there is one."
     ]
+
+
+def test_a_node_of_ray_that_does_not_see_the_folder_is_named(tmp_path):
+    cell = load_study(str(toy(tmp_path)), tmp_path).cells[0]
+    reason = _do(cell, tmp_path / "log", tmp_path / "elsewhere")
+    assert reason.endswith(
+        f"does not see {tmp_path / 'elsewhere'}; show every node the sweep's folder under the same path."
+    )
+    assert not cell.run_dir.exists()
 
 
 def test_wrong_wishes_are_answered_in_a_sentence(tmp_path, capsys):

@@ -20,12 +20,10 @@ def run(config: ReproduceConfig, reporter: Reporter) -> Run | None:
         study = load_study(config.preset, config.folder, config.llm)
         sweep.announce(study, study.cells, config.jobs or cores(), reporter)
         return None
-    outcome = sweep.run(
-        SweepConfig(
-            study=config.preset, out=config.folder, jobs=config.jobs, llm=config.llm, retry_failed=True, report=True
-        ),
-        reporter,
+    whole = SweepConfig(
+        study=config.preset, out=config.folder, jobs=config.jobs, llm=config.llm, retry_failed=True, report=True
     )
+    outcome = sweep.run(whole, reporter)
     if outcome.report is None:
         raise RunFailed(f"{sweep.failures(outcome)} Run the same command to retry.")
     reporter.say(f"report: {outcome.report.path / 'report.html'}")

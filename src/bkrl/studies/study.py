@@ -138,14 +138,13 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     _apart([*(cell.run_dir for cell in cells), out / "report", out / "sweep"])
     title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
-    tuned = document.get("tuning_steps", 0)
     titles = {name: title for each in planned for name, title in each.titles.items()}
     asked = settings.ReportConfig(
         runs=runs,
         out=out / "report",
         title=title,
         name=name,
-        tuning_steps=tuned,
+        tuning_steps=document.get("tuning_steps", 0),
         titles=tuple("=".join(one) for one in titles.items()),
     )
     report = Cell("report", asked)

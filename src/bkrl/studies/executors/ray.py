@@ -122,5 +122,8 @@ def _threads(cell: Cell) -> int:
 
 def _do(cell: Cell, log: Path, folder: Path) -> str:
     """On a node: do a cell, in the folder from which the sweep was started."""
-    os.chdir(folder)
+    try:
+        os.chdir(folder)
+    except OSError:
+        return f"{socket.gethostname()} does not see {folder}; show every node the sweep's folder under the same path."
     return work(cell, log)
