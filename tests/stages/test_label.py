@@ -427,6 +427,13 @@ def test_many_questions_are_announced(babyai: Path, tmp_path: Path, monkeypatch:
     assert told.lines[0].startswith("Drawing and wording 11 questions")
 
 
+def test_a_dry_run_of_programs_shows_what_they_may_read(babyai: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"dataset": babyai, "cache": tmp_path, "llm": "openai:m", "dry_run": True}
+    for told, reads in (("mission: integer array", "with_mission"), ("memory: integer array", "with_memory")):
+        shown = ("\n".join(outlook(LabelConfig(variant="code", **settings, **{reads: on}))) for on in (True, False))
+        assert [told in one for one in shown] == [True, False]
+
+
 @pytest.mark.parametrize("env_id", [BABYAI, CRAFTER])
 @pytest.mark.parametrize("variant", ["code", "pref", "goal"])
 def test_example_prompts_are_what_would_be_sent(env_id: str, variant: Any) -> None:

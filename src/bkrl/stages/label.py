@@ -90,7 +90,7 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     requests = job.variant.requests(plan)
     if requests is None:
         most = plan.num * plan.votes
-        text = example_prompt("code", plan.dataset.env_id, config.prompt)
+        text = example_prompt("code", plan.card)
         said = f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
         notes = [said, *notes]
         prompts: tuple[str, ...] = (text.rstrip("\n"),)

@@ -68,7 +68,7 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
             requests = questions_of(plan)
             text, how = requests[0].messages[-1].text, "made of these answers."
         else:
-            text = example_prompt("code", plan.dataset.env_id, config.prompt)
+            text = example_prompt("code", plan.card)
             requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
             how = (
                 f"each asked for again up to {FAILURES - 1} times where it fails its check; "
