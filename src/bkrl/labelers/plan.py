@@ -17,7 +17,7 @@ from bkrl.labelers.tables import names_of
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 from bkrl.text.mission_words import MissionWords
-from bkrl.text.prompts import names, open_prompts
+from bkrl.text.prompts import open_prompts
 
 NUM = {"pref": 5000, "goal": 500, "code": 5}
 CLOSED_GOALS = 100
@@ -128,6 +128,6 @@ class Variant:
     """Fill in once every template that may be needed. InputError when a template of the user cannot be."""
 
     def files(self, card: EnvCard) -> list[str]:
-        """The names of the templates that a labelling is worded by."""
-        layout = {f"layout_{card.family}"} & {*names()} if "code" in self.templates else ()
-        return [*self.templates, f"world_{card.family}", *layout]
+        """The names of the templates that a labelling is worded by; a layout's only where it is one's own."""
+        layout, own = f"layout_{card.family}", card.prompts.own(f"layout_{card.family}.md")
+        return [*self.templates, f"world_{card.family}"] + [layout] * ("code" in self.templates and own is not None)
