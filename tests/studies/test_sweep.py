@@ -26,7 +26,7 @@ from bkrl.core.reporter import Line, Reporter
 from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies import clocks, sweep
-from bkrl.studies.cells import chosen, name_of
+from bkrl.studies.cells import chosen, name_of, report_on
 from bkrl.studies.executors import local, shell
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.ray import Ray, _do
@@ -584,6 +584,14 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
         assert bkrl == "bkrl"
         assert run_command(words) == 0
     assert given == [cell.config for cell in cells]
+
+
+def test_the_report_of_a_part_is_on_what_is_done(tmp_path, monkeypatch):
+    outcome, _ = do(tmp_path, monkeypatch, only="chain/ppo-s1", report=True)
+    assert [Path(one).name for one in outcome.report.manifest["inputs"]] == ["ppo-s1"]
+    study = load_study(str(tmp_path / "toy.toml"), OUT)
+    asked = report_on(chosen(study, OUT, "chain/bk*"), study).config.runs
+    assert {run.name for run in asked} == {"ppo-s1", "bk-pref-s1"}
 
 
 @pytest.mark.slow

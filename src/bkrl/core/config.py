@@ -426,7 +426,7 @@ class SweepConfig:
     only: Annotated[str, Flag("only cells of these names and what they need: 'babyai/bk-*,*/ppo-s1'")] = ""
     llm: Annotated[str, Flag(_ANEW)] = ""
     retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
-    report: Annotated[bool, Flag("make the report when all is done")] = False
+    report: Annotated[bool, Flag("make the report when all is done; with --only, on what is done then")] = False
     dry_run: Annotated[bool, Flag("list the cells and what has become of them; do nothing")] = False
     measured: Annotated[
         Path | None, Flag("a study's folder, for the time on 1, 8 and 64 machines  [default: --out]", only=(_DRY,))

@@ -92,16 +92,8 @@ class Reply:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Reply:
         """The reply that a row of responses.parquet records; the row must have one."""
-        return cls(
-            text=row["reply"],
-            status=row["status"],
-            format=row["answered_as"],
-            model=row["model"],
-            finish_reason=row["finish_reason"],
-            prompt_tokens=row["prompt_tokens"],
-            completion_tokens=row["completion_tokens"],
-            reasoning_tokens=row["reasoning_tokens"],
-        )
+        same = ("status", "model", "finish_reason", "prompt_tokens", "completion_tokens", "reasoning_tokens")
+        return cls(text=row["reply"], format=row["answered_as"], **{name: row[name] for name in same})
 
 
 NOT_ASKED = "not asked yet"

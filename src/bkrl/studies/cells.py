@@ -1,6 +1,7 @@
 """The cells of a study: which of them a command means, what each needs, and how it stands."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def chosen(study: Study, out: Path, only: str) -> list[Cell]:
         if cell.run_dir in wanted:
             wanted.update(needed[cell.run_dir])
     return [cell for cell in study.cells if cell.run_dir in wanted]
+
+
+def report_on(cells: Iterable[Cell], study: Study) -> Cell:
+    """The study's report on those of its runs that are among these cells, or complete already."""
+    here = {cell.run_dir for cell in cells}
+    runs = [run for run in study.report.config.runs if run in here or (run / "manifest.json").exists()]
+    return study.report._replace(config=replace(study.report.config, runs=tuple(runs)))
 
 
 def state_of(cell: Cell) -> str:

@@ -20,7 +20,7 @@ from bkrl.core.files import atomic_write, make_folder, read_json, to_json
 from bkrl.core.reporter import Line, Reporter, duration
 from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
-from bkrl.studies.cells import chosen, name_of, needs, state_of
+from bkrl.studies.cells import chosen, name_of, needs, report_on, state_of
 from bkrl.studies.clocks import CellClock, speed, summary
 from bkrl.studies.executors import Executor, cores
 from bkrl.studies.executors.local import Local
@@ -104,7 +104,7 @@ def run(config: SweepConfig, reporter: Reporter) -> SweepOutcome:
         announce(study, cells, config.jobs or (cores() if config.executor == "local" else 0), reporter)
         outcome = _Sweep(cells, out, state, executor, reporter).go()
     if config.report and not outcome.failed and not outcome.blocked:
-        report = import_module("bkrl.stages.report").run(study.report.config, reporter)
+        report = import_module("bkrl.stages.report").run(report_on(cells, study).config, reporter)
         outcome = outcome._replace(report=report)
     return outcome
 

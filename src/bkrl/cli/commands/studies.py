@@ -10,7 +10,7 @@ from bkrl.labelers.config import EvolveConfig
 def sweep(settings: SweepConfig, as_json: bool) -> None:
     """Do a study; --dry-run and --executor print only read it."""
     from bkrl.studies import sweep
-    from bkrl.studies.cells import chosen, needs, state_of
+    from bkrl.studies.cells import chosen, needs, report_on, state_of
     from bkrl.studies.executors import cores
     from bkrl.studies.planning import outlook
     from bkrl.studies.study import load_study
@@ -29,8 +29,8 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         from bkrl.studies.executors.shell import script
 
         left = [cell for cell in cells if state_of(cell) != "done"]
-        left += [study.report] if settings.report else []
-        console.print_text(script(left, needs([*cells, study.report])))
+        last = [report_on(cells, study)] if settings.report else []
+        console.print_text(script([*left, *last], needs([*cells, *last])))
         return
     outcome = sweep.run(settings, progress.reporter())
     if as_json:
