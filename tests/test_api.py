@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import typing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -198,6 +199,60 @@ def test_what_cannot_be_registered_is_refused():
         bkrl.write_potential("x", "own-zero", "Toy-Chain", scale=(1.0, 1.0))
     with pytest.raises(UsageError, match="no potential of kind 'nothing'"):
         bkrl.write_potential("x", "nothing", "Toy-Chain")
+
+
+def test_what_ones_own_functions_return_is_what_they_promise():
+    """Observations of another type than the space's ended in a traceback once episodes were written, or were learnt
+    from; a caption function that gives one text for all gave its letters."""
+    import gymnasium
+    from gymnasium import spaces
+
+    from bkrl.envs.family import EnvSpec
+    from bkrl.envs.own import OwnFamily
+
+    class Still(gymnasium.Env):
+        observation_space, action_space = spaces.Box(0, 8, (1,), np.uint8), spaces.Discrete(2)
+        seen = np.array([3])
+
+        def reset(self, *, seed=None, options=None):
+            return self.seen, {}
+
+        def step(self, action):
+            return self.seen, 0.0, False, False, {}
+
+    known = OwnFamily("still")
+    facts = EnvSpec("Still-1", "still", (1,), ("stay", "go"), 9, "Its own.", "Never.")
+    known.add(facts, Still, lambda seen: "a place", Still.observation_space.high)
+    env = known.make_reference(facts)
+    with pytest.raises(UsageError, match=r"Still returned an observation of int64 and shape \(1,\), and its space is"):
+        env.reset(seed=0)
+    Still.seen = np.array([3], np.uint8)
+    assert env.reset(seed=0)[0].dtype == np.uint8
+    Still.seen = np.zeros((1, 1), np.uint8)
+    with pytest.raises(UsageError, match=r"of uint8 and shape \(1, 1\)"):
+        env.step(0)
+    with pytest.raises(UsageError, match="caption function of still returned 7 captions for 2 observations"):
+        known.caption(np.zeros((2, 1), np.uint8))
+    with pytest.raises(UsageError, match="'Still-1' has no option 'render_mode': the function that makes it"):
+        known.make_reference(facts, render_mode="rgb_array")
+
+    wider = replace(facts, obs_shape=(2,))
+    with pytest.raises(UsageError, match="Still-2 has other observations or actions than Still-1"):
+        known.add(replace(wider, env_id="Still-2"), Still, list, np.full(2, 5, np.uint8))
+    known.add(wider, Still, list, np.full(2, 5, np.uint8))  # the same env once more, as when a notebook goes on
+    assert known.symbols((2,)).sizes == (6, 6)
+
+
+def test_gymnasium_makes_an_environment_of_ones_own():
+    """It looked for the facts of an env where only bkrl's own have them."""
+    look = """
+import gymnasium
+for name in ("Line-8", "bkrl/Line-8"):
+    env = gymnasium.make(name)
+    print(env.reset(seed=0)[0].dtype, env.spec.max_episode_steps)
+"""
+    done = subprocess.run([sys.executable, "-c", PLUGIN + look], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["uint8", "30"] * 2
 
 
 def test_the_bounds_of_an_environment_say_what_its_views_show():

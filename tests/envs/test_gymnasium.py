@@ -296,6 +296,8 @@ def test_babyai_envs_take_a_step_limit(env_id: str, backend: str) -> None:
         assert single.step(0)[3] == (step == 4)
     with pytest.raises(UsageError, match="max_steps must be a whole number"):
         gym.make(f"bkrl/{env_id}", max_steps=0)
+    with pytest.raises(UsageError, match="at least 1 and at most 2,147,483,647, not 2147483648"):
+        bkrl.envs.make(env_id, max_steps=2**31, backend=backend)
 
 
 def test_the_reward_shrinks_by_the_envs_own_step_limit() -> None:

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make, make_vec, toy
 
-IDS = [facts.env_id for facts in toy.specs()]
+IDS = [facts.env_id for facts in toy.FAMILY.specs()]
 GAMMA = 0.99
 
 

@@ -53,7 +53,7 @@ def register_family(new: F, env_id: str) -> F:
         taken = name
     if taken != name:
         raise UsageError(f"'{env_id}' is an environment of the family '{taken}' already; choose another id.")
-    for remembered in (_specs, _bare_spec, env_spec):
+    for remembered in (_specs, _bare_spec, env_spec, mission_is_hidden):
         remembered.cache_clear()
     kept: F = _OWN.setdefault(name, new)
     return kept
@@ -268,7 +268,7 @@ def find_placing(env_id: str) -> TidyGoalSpace | None:
 def _entry(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     _warn_of_limit(env_id, options)
     env = make(env_id, **options)
-    _warn_of_longer(env.unwrapped, options, env_spec(env_id).max_steps)
+    _warn_of_longer(env_id, options, env_spec(env_id).max_steps)
     return env
 
 
@@ -291,7 +291,7 @@ def _vector_entry(
     common: dict[str, Any] = {"autoreset_mode": autoreset_mode, "episode_statistics": episode_statistics}
     envs = make_vec(env_id, num_envs, max_episode_steps=limit, **common, **options)
     if limit is not None:
-        _warn_of_longer(envs, options, limit)
+        _warn_of_longer(env_id, options, limit)
     if isinstance(envs, ReferenceVectorEnv) and options.get("backend") != "reference":
         gymnasium.logger.warn(f"{env_id} has no native engine, so it is slow. {envs.env_spec.rules}")
     return envs
@@ -313,14 +313,14 @@ def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = Non
             )
 
 
-def _warn_of_longer(made: Any, options: dict[str, Any], limit: int) -> None:
+def _warn_of_longer(env_id: str, options: dict[str, Any], limit: int) -> None:
     """Say so when other options, like a larger room, let episodes last longer than Gymnasium does."""
-    longest = made.env_spec.max_steps
-    registered = _read(made.env_spec.env_id)[0].max_steps
-    if longest > max(limit, registered) and not {"max_steps", "length"} & set(options):
+    facts = _bare_spec(env_id)
+    made = _with_options(facts, options)
+    if made.max_steps > max(limit, facts.max_steps) and not {"max_steps", "length"} & set(options):
         gymnasium.logger.warn(
-            f"With these options an episode of {made.env_spec.env_id} has up to {longest} steps, and Gymnasium cuts it "
-            f"off after {limit}: give max_episode_steps={longest} as well, unless you have."
+            f"With these options an episode of {made.env_id} has up to {made.max_steps} steps, and Gymnasium cuts it "
+            f"off after {limit}: give max_episode_steps={made.max_steps} as well, unless you have."
         )
 
 

@@ -75,27 +75,28 @@ class OwnFamily(Family):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._made: dict[str, tuple[EnvSpec, Make]] = {}
+        self._made: dict[str, tuple[EnvSpec, Make, NDArray[np.uint8]]] = {}
         self._caption: Caption | None = None
-        self._high: NDArray[np.uint8] | None = None
 
     def add(self, card: EnvSpec, make: Make, caption: Caption, high: NDArray[np.uint8]) -> None:
-        """One more environment."""
-        for other, _ in self._made.values():
-            if (other.obs_shape, other.action_names) != (card.obs_shape, card.action_names):
+        """One more environment, or one of before that is another now."""
+        for other, *_ in self._made.values():
+            same = (other.obs_shape, other.action_names) == (card.obs_shape, card.action_names)
+            if other.env_id != card.env_id and not same:
                 raise UsageError(
                     f"{card.env_id} has other observations or actions than {other.env_id}; give it another family."
                 )
-        self._made[card.env_id] = (card, make)
-        self._caption, self._high = caption, high if self._high is None else np.maximum(self._high, high)
+        self._made[card.env_id], self._caption = (card, make, high), caption
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
-        return super().symbols(obs_shape, self._high if high is None else high)
+        return super().symbols(obs_shape, np.max([one[2] for one in self._made.values()], 0) if high is None else high)
 
     def specs(self) -> list[EnvSpec]:
-        return [card for card, _ in self._made.values()]
+        return [card for card, *_ in self._made.values()]
 
-    def make_reference(self, env_spec: EnvSpec) -> gymnasium.Env[Any, Any]:  # type: ignore[override]  # it knows no options
+    def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
+        for name in options:
+            raise UsageError(f"'{env_spec.env_id}' has no option '{name}': the function that makes it takes none.")
         return _Success(gymnasium.wrappers.TimeLimit(self._made[env_spec.env_id][1](), env_spec.max_steps))
 
     def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
@@ -109,13 +110,28 @@ class OwnFamily(Family):
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         assert self._caption is not None
-        return list(self._caption(observations))
+        captions = list(self._caption(observations))
+        if len(captions) != len(observations):
+            what = f"{len(captions)} captions for {len(observations)} observations"
+            raise UsageError(f"The caption function of {self.name} returned {what}; make it return one for each.")
+        return captions
 
 
 class _Success(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Says in each info whether the step was a success."""
+    """Says in each info whether the step was a success; UsageError for an observation that its space does not have."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        seen, info = self.env.reset(**kwargs)
+        return self._checked(seen), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         seen, reward, terminated, truncated, info = self.env.step(action)
         reached = info.get("success", terminated and float(reward) > 0)
-        return seen, reward, terminated, truncated, {**info, "success": bool(reached)}
+        return self._checked(seen), reward, terminated, truncated, {**info, "success": bool(reached)}
+
+    def _checked(self, seen: Any) -> Any:
+        found = np.asarray(seen)
+        if found.dtype != np.uint8 or found.shape != self.observation_space.shape:
+            what = f"{type(self.unwrapped).__name__} returned an observation of {found.dtype} and shape {found.shape}"
+            raise UsageError(f"{what}, and its space is {self.observation_space}; make it return what its space says.")
+        return found

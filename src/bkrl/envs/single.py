@@ -5,15 +5,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.envs.family import EnvSpec
-from bkrl.envs.vector import BaseVectorEnv, checked_actions
+from bkrl.envs.vector import BaseVectorEnv, Lifetime, checked_actions
 
 
-class BaseEnv(gymnasium.Env[Any, Any]):
+class BaseEnv(Lifetime, gymnasium.Env[Any, Any]):
     """One env; `info["success"]` of a step says whether it was solved just now.
 
     After `reset()` without a seed the next episode comes from the same stream of random numbers.
@@ -21,14 +20,13 @@ class BaseEnv(gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (Gymnasium types it so)
     mission = ""
-    closed = False
 
     def __init__(self, env_spec: EnvSpec, space: spaces.Space[Any], render_mode: str | None) -> None:
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"'{render_mode}' is not a render mode of '{env_spec.env_id}'; use 'rgb_array' or none.")
         self.env_spec, self.render_mode = env_spec, render_mode
         self.observation_space, self.action_space = space, spaces.Discrete(len(env_spec.action_names))
-        self._begun = self._over = False
+        self._over = False
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """The picture of the env as it stands, (H, W, 3); None without a render mode."""
@@ -54,19 +52,10 @@ class BaseEnv(gymnasium.Env[Any, Any]):
 
     def _check_step(self, action: Any) -> NDArray[np.int64]:
         """(1,) the action; an error, and nothing changed, where no step is possible."""
-        self._check_open("step")
         self._check_begun("step")
         if self._over:
             raise RuntimeError("the episode is over: call reset() first")
         return checked_actions([action], 1, len(self.env_spec.action_names))
-
-    def _check_open(self, what: str) -> None:
-        if self.closed:
-            raise ClosedEnvironmentError(f"{what} after close(): make the env anew")
-
-    def _check_begun(self, what: str) -> None:
-        if not self._begun:
-            raise RuntimeError(f"{what} before reset: call reset() first")
 
 
 class SingleEnv(BaseEnv):

@@ -125,37 +125,19 @@ def _endless() -> Table:
     return Table(np.zeros((1, 2), np.int64), reward, nothing, nothing.copy(), np.ones(1), 1)
 
 
-_TABLES: dict[str, tuple[Table, EnvSpec]] = {
-    "Toy-Chain": (
-        _corridor(8, None, 1.0),
-        EnvSpec("Toy-Chain", "toy", (1,), ("left", "right"), 50, _RULES, "The right end of the corridor was reached."),
-    ),
-    "Toy-TwoExits": (
-        _corridor(3, 0.6, 1.0),
-        EnvSpec("Toy-TwoExits", "toy", (1,), ("left", "right"), 50, _RULES, "The far exit, which pays 1, was taken."),
-    ),
-    "Toy-Grid": (
-        _grid(5),
-        EnvSpec(
-            "Toy-Grid",
-            "toy",
-            (1,),
-            ("up", "down", "left", "right"),
-            40,
-            _RULES,
-            "The last corner of the room was reached.",
-        ),
-    ),
-    "Toy-Endless": (
-        _endless(),
-        EnvSpec("Toy-Endless", "toy", (1,), ("rest", "work"), 20, _RULES, "Nothing: only the clock ends an episode."),
-    ),
+def _toy(env_id: str, made: Table, actions: tuple[str, ...], steps: int, solved: str) -> tuple[Table, EnvSpec]:
+    return made, EnvSpec(env_id, "toy", (1,), actions, steps, _RULES, solved)
+
+
+_TABLES = {
+    facts.env_id: (made, facts)
+    for made, facts in (
+        _toy("Toy-Chain", _corridor(8, None, 1.0), ("left", "right"), 50, "The right end of the corridor was reached."),
+        _toy("Toy-TwoExits", _corridor(3, 0.6, 1.0), ("left", "right"), 50, "The far exit, which pays 1, was taken."),
+        _toy("Toy-Grid", _grid(5), ("up", "down", "left", "right"), 40, "The last corner of the room was reached."),
+        _toy("Toy-Endless", _endless(), ("rest", "work"), 20, "Nothing: only the clock ends an episode."),
+    )
 }
-
-
-def specs() -> list[EnvSpec]:
-    """The toy envs."""
-    return [facts for _, facts in _TABLES.values()]
 
 
 def table(env_id: str) -> Table:
@@ -169,7 +151,7 @@ class Toy(Family):
     exact: ClassVar[Literal["tables"]] = "tables"
 
     def specs(self) -> list[EnvSpec]:
-        return specs()
+        return [facts for _, facts in _TABLES.values()]
 
     def make_reference(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array") -> SingleEnv:  # type: ignore[override]
         return SingleEnv(ToyVectorEnv(env_spec.env_id, 1), render_mode)

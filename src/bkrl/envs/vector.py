@@ -18,7 +18,23 @@ Obs = Any  # a uint8 array (N, *shape), or a dict of such arrays
 Moved = tuple[Obs, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
 
 
-class BaseVectorEnv(VectorEnv[Any, Any, Any]):
+class Lifetime:
+    """What is reset, then used, then closed; an error says where it is used out of turn."""
+
+    closed = False
+    _begun = False
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"{what} after close(): make the env anew")
+
+    def _check_begun(self, what: str) -> None:
+        self._check_open(what)
+        if not self._begun:
+            raise RuntimeError(f"{what} before reset: call reset() first")
+
+
+class BaseVectorEnv(Lifetime, VectorEnv[Any, Any, Any]):
     """A `gymnasium.vector.VectorEnv` over N copies of one env.
 
     What follows the end of env i's episode depends on `autoreset_mode`:
@@ -77,7 +93,6 @@ class BaseVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
         self.episode_statistics = episode_statistics
-        self._begun = False
         self._seeds: tuple[int, ...] | None = None
         self._over = np.zeros(num_envs, bool)  # the episode has ended and the next one has not begun
         self._last = np.zeros(num_envs, bool)  # the running episode is the last one, see `idle_after_episode`
@@ -174,8 +189,7 @@ class BaseVectorEnv(VectorEnv[Any, Any, Any]):
 
     def begin_rows(self, rows: NDArray[np.int64], seeds: Sequence[int]) -> tuple[Obs, list[str]]:
         """Begin episodes of these seeds (K,) in the envs with these numbers alone: first observations, missions."""
-        if not self._begun:
-            raise RuntimeError("begin_rows before reset: call reset() first")
+        self._check_begun("begin_rows")
         chosen, each = np.zeros(self.num_envs, bool), [0] * self.num_envs
         chosen[rows] = True
         for row, seed in zip(rows.tolist(), seeds, strict=True):
@@ -289,15 +303,6 @@ class BaseVectorEnv(VectorEnv[Any, Any, Any]):
         raise NotImplementedError(f"{type(self).__name__} cannot be restored; use the native backend")
 
     # ------------------------------------------------------------------------------------------------------- helpers
-
-    def _check_open(self, what: str) -> None:
-        if self.closed:
-            raise ClosedEnvironmentError(f"{what} after close(): make the environment anew")
-
-    def _check_begun(self, what: str) -> None:
-        self._check_open(what)
-        if not self._begun:
-            raise RuntimeError(f"{what} before reset: call reset() first")
 
     def _renew(self, observations: Obs, chosen: NDArray[np.bool_]) -> None:
         """Begin the next episodes of these envs (N,) and write their first observations into `observations`."""
@@ -414,5 +419,5 @@ def checked_steps(what: str, steps: Any) -> int:
     """`steps` when it can be an episode's length; UsageError, which begins with `what`, otherwise."""
     whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
     if not whole or not 1 <= steps < 2**31:
-        raise UsageError(f"{what} must be a whole number of at least 1, not {steps!r}.")
+        raise UsageError(f"{what} must be a whole number of at least 1 and at most {2**31 - 1:,}, not {steps!r}.")
     return int(steps)

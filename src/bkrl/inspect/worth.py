@@ -226,7 +226,7 @@ def _toys(potential: Potential) -> LevelsWorth | None:
     """The toy envs whose actions the potential was made for; their one table is one layout."""
     wanted = potential.artefact.action_names if isinstance(potential, Scaled) else None
     pools: dict[str, _Pool] = {}
-    for facts in toy.specs():
+    for facts in toy.FAMILY.specs():
         if wanted is not None and facts.action_names != tuple(wanted):
             continue
         table = toy.table(facts.env_id)
