@@ -230,6 +230,12 @@ def test_where_nothing_can_be_done_it_moves_by_chance_until_the_end() -> None:
     assert (episode.success, episode.truncated, episode.length) == (False, True, 576)
 
 
+def test_where_the_action_that_is_needed_is_left_out_it_takes_another() -> None:
+    """Before an object it took "done", which is none of these six actions: an IndexError ended the run."""
+    episodes = played(BotAgent.of("MiniGrid-GoToObject-6x6-N2-v0@actions=canonical,max_steps=60"), 8)
+    assert {(one.success, one.length) for one in episodes} == {(False, 60)}
+
+
 def test_a_place_to_lay_something_down_is_not_sought_at_the_other_end_of_the_level() -> None:
     """What is in the way lies in a narrow place: the nearest spot that is in nobody's way is 40 steps off."""
     (episode,) = played(BotAgent.of("BabyAI-SynthS5R2-v0"), 1, seed=84)

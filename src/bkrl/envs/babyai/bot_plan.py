@@ -82,7 +82,7 @@ def act_bots(
         done: (N,) the tasks that were done then.
         spots: (N,) the cell that was chosen to lay down what is carried; 0 for none.
         stride: cells in a row.
-        num_actions: with fewer than six, only the first three are taken.
+        num_actions: no later action is taken; with fewer than six, only the first three.
         actions: (N,) written.
     """
     size = grids.shape[1]
@@ -106,7 +106,7 @@ def act_bots(
         action = NONE
         if idle[n] < PATIENCE or idle[n] // 16 % 2:
             action = decide(mind, num_actions <= c.TOGGLE)
-        if action == NONE or (action > c.FORWARD and num_actions <= c.TOGGLE):
+        if action == NONE or action >= num_actions:
             action = wander(mind)
         actions[n] = action
 
