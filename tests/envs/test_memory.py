@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bkrl.envs import env_spec, family, make_vec, memory_of
+from bkrl.envs.babyai.constants import AGENT_X, AGENT_Y, DROP, EMPTY, PICKUP
 from bkrl.envs.babyai.memory import NAMES
 from bkrl.envs.memory import fold
 
@@ -77,6 +78,23 @@ def test_rooms_are_remembered_as_they_were(env_id: str) -> None:
     assert met[NAMES.index("things_put_down")] > 0
     if "DoorKey" in env_id:
         assert (met[:5] > 0).all()
+
+
+@pytest.mark.parametrize("action", [PICKUP, DROP])
+def test_a_thing_in_hand_that_no_view_has_shown_is_put_down_but_was_not_picked_up(action: int) -> None:
+    """These episodes begin with full hands, and their first view is taken before: picking up the air counted."""
+    env_id = "BabyAI-PutNextS5N2Carrying-v0"
+    envs, memory = make_vec(env_id, 16), memory_of(env_id)
+    assert memory is not None
+    before = envs.reset(seed=0)[0].copy()
+    after = envs.step(np.full(16, action))[0]
+    kept = np.zeros((16, memory.size), np.uint8)
+    memory.update(kept, before, np.full(16, action), after)
+    fields = dict(zip(NAMES, kept.T, strict=False))
+    down = (before[:, AGENT_X, AGENT_Y - 1, 0] == EMPTY) & (action == DROP)  # a wall may be in front
+    assert fields["things_put_down"].tolist() == down.tolist()
+    assert down.any() == (action == DROP)
+    assert not any(fields[name].any() for name in NAMES if name.endswith("picked_up"))
 
 
 @pytest.mark.parametrize("env_id", ["Crafter-Text-Reward", "CrafterReward-v1"])

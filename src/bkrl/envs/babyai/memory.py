@@ -1,7 +1,9 @@
 """What an agent in a MiniGrid env has done in its episode, found from its views and actions alone.
 
 The place of the agent is reckoned from its actions: relative to where it began, on a map that wraps round after `_SIDE`
-cells, which is more than any level has. Only what the agent saw counts: a door was opened if it changed in its view.
+cells, which is more than any level has but GLAM's "open" with rooms of more than 33 cells a side. Only what the agent
+saw counts: a door was opened if it changed in its view. In Dynamic-Obstacles a step that an obstacle just then prevents
+is taken for one.
 """
 
 from typing import Any, Final
@@ -118,8 +120,8 @@ def _look(one: Any, view: Any) -> None:
 
 
 @helper
-def _holds(view: Any) -> bool:
-    return c.KEY <= view[c.AGENT_X, c.AGENT_Y, 0] <= c.BOX
+def _is_thing(kind: Any) -> bool:
+    return c.KEY <= kind <= c.BOX
 
 
 @helper
@@ -137,16 +139,13 @@ def _act(one: Any, was: Any, action: Any, now: Any) -> None:
             one[_X], one[_Y] = place // _SIDE, place % _SIDE
             _mark(one, place, _WAS_VISITED, _VISITED)
     elif action == c.PICKUP:
-        if _holds(now) and not _holds(was):
-            held, color = (
-                np.int64(now[c.AGENT_X, c.AGENT_Y, 0]) - c.KEY,
-                np.int64(now[c.AGENT_X, c.AGENT_Y, 1]) % _COLORS,
-            )
+        if _is_thing(kind) and not _is_thing(new):  # some levels begin with a thing in hand that no view has shown
+            held, color = np.int64(kind) - c.KEY, np.int64(was[c.AGENT_X, c.AGENT_Y - 1, 1]) % _COLORS
             if not one[_HAD + _COLORS * held + color]:
                 one[_HAD + _COLORS * held + color] = 1
                 count(one, _PICKED + held)
     elif action == c.DROP:
-        if _holds(was) and not _holds(now):
+        if _is_thing(new) and not _is_thing(kind):
             count(one, _PUT_DOWN)
     elif action == c.TOGGLE:
         if kind == c.DOOR and state != c.OPEN and new == c.DOOR and new_state == c.OPEN:
