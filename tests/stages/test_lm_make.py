@@ -1,6 +1,7 @@
 """Small language models: what they read, what is left of a run that is stopped, what they have learnt."""
 
 import math
+import re
 import signal
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl import collect
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.corpus import answers, read
 from bkrl.agents.language.scorer import Scorer, Scoring
 from bkrl.agents.language.vocabulary import known_words, make_tokenizer
-from bkrl.core.config import LmMakeConfig
+from bkrl.core.config import CollectConfig, LmMakeConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.learn.pretrain import Pretrainer, with_gaps
@@ -64,6 +66,18 @@ def test_what_is_read_has_every_wording_and_no_answer():
         assert said in joined
     assert all(text.endswith("Action 0: ") for text in texts)
     assert texts == read((DATA,), 400, seed=1) != read((DATA,), 400, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "french"), [("MiniGrid-Empty-5x5-v0", False), ("BabyAI-MixedTrainLocalFrench-v0", True)]
+)
+def test_missions_that_have_no_french_or_are_french_are_read_as_they_are(env_id, french, tmp_path):
+    """Both were refused as no missions of BabyAI, though nobody had asked for French."""
+    data = collect(CollectConfig(env_id, tmp_path / "data", explorer="random", episodes=2), progress=False)
+    texts = read((data.path,), 200, seed=1)
+    assert any("Tu vois" in text for text in texts) == french
+    goals = {match[1] for text in texts if (match := re.search("(?:Goal of the agent|But de l'agent): ([^\n]+)", text))}
+    assert not french or any(goal.startswith(("aller", "attraper", "ouvrir", "mettre")) for goal in goals)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("t5", marks=pytest.mark.slow), "causal"])

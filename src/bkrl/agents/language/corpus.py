@@ -15,6 +15,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.views import Views
 from bkrl.envs import env_spec, family
 from bkrl.envs.babyai.constants import ACTION_SETS
+from bkrl.envs.babyai.french import french_mission
 from bkrl.text.language import ACTIONS_FR
 from bkrl.text.policy_prompts import FORMS, GOAL_LABELS, prompts
 from bkrl.text.wording import Worded, Wording
@@ -36,7 +37,7 @@ def read(paths: Sequence[Path], most: int, seed: int) -> list[str]:
         data = Dataset.open(path)
         rng = generator(seed, "corpus", path.name)
         rows = rng.permutation(len(data.observations))[:most]
-        wordings = list(_wordings(data.env_id))
+        wordings = list(_wordings(data.env_id, data.missions))
         chosen = np.where(rng.random(len(rows)) < 0.5, 0, rng.integers(0, len(wordings), len(rows)))
         for number, worded in enumerate(wordings):
             found |= dict.fromkeys(_prompts(data, rows[chosen == number], worded))
@@ -80,8 +81,8 @@ def _prompts(data: Dataset, rows: NDArray[np.int64], worded: Worded) -> list[str
     return [str(made[number]) for number in index.tolist()]
 
 
-def _wordings(env_id: str) -> Iterator[Worded]:
-    """The plain wording first; in BabyAI, those of the generalisation tests too."""
+def _wordings(env_id: str, missions: Sequence[str] = ()) -> Iterator[Worded]:
+    """The plain wording first; in BabyAI, those of the generalisation tests too, in French where missions have one."""
     facts = env_spec(env_id)
     if "fr" not in family(facts.family).languages:
         yield Wording().of(facts)
@@ -96,6 +97,10 @@ def _wordings(env_id: str) -> Iterator[Worded]:
         yield Wording(actions=usual, goal_label=label).of(facts)
     for words in ("nouns", "colors", "invented-nouns", "invented-colors"):
         yield Wording(words=words, actions=usual).of(facts)
+    try:
+        [*map(french_mission, missions)]
+    except InputError:  # MiniGrid's say other things
+        return
     french = tuple(ACTIONS_FR[name] for name in usual)
     for words in ("", "", "nouns", "invented-nouns"):
         yield Wording(language="fr", words=words, actions=french).of(facts)

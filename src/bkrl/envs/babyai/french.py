@@ -21,14 +21,13 @@ _DONE = {"go to": "être allé à", "pick up": "avoir attrapé", "open": "avoir 
 
 @lru_cache(1 << 14)
 def french_mission(mission: str) -> str:
-    """A mission of BabyAI in French. Raises InputError for a sentence that is no mission of BabyAI."""
+    """A mission of BabyAI in French, as some levels of GLAM state theirs already; InputError for another sentence."""
+    if mission.startswith(tuple(_TO_DO.values())):
+        return mission
     read = read_mission(mission)
     first = " et ".join(_task(task, _TO_DO) for task in read.tasks)
-    if read.order == "then":
-        return f"{first}, puis {' et '.join(_task(task, _TO_DO) for task in read.others)}"
-    if read.order == "after":
-        return f"{first} après {' et '.join(_task(task, _DONE) for task in read.others)}"
-    return first
+    others = " et ".join(_task(task, _DONE if read.order == "after" else _TO_DO) for task in read.others)
+    return first + {"": "", "then": ", puis ", "after": " après "}[read.order] + others
 
 
 def _task(task: Task, verbs: Mapping[str, str]) -> str:
