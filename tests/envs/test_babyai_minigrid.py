@@ -12,7 +12,7 @@ import pytest
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import play
 from bkrl.core.errors import UsageError
-from bkrl.envs import make_vec
+from bkrl.envs import env_spec, make_vec, memory_of
 from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import COLOR_NAMES, FORWARD, TYPE_NAMES
 from bkrl.envs.babyai.drawing import parts
@@ -160,6 +160,21 @@ def test_levels_registered_by_others_run_on_minigrid() -> None:
     finally:
         del gym.registry[env_id]
     assert "always" not in describe("MiniGrid-GoToDoor-6x6-v0").rules
+
+
+def test_views_of_another_size_have_pictures_and_nothing_that_reads_cells_of_the_usual_ones() -> None:
+    """Kernels of the memory read past their end; the tiles of a report were an IndexError."""
+    env_id = "MiniGrid-Narrow-v0"
+    gym.register(env_id, "minigrid.envs:EmptyEnv", kwargs={"agent_view_size": 5})
+    try:
+        views = make_vec(env_id, 2).reset(seed=0)[0]
+        assert memory_of(env_id) is None
+        assert FAMILY.relations(env_spec(env_id)) == {}
+    finally:
+        del gym.registry[env_id]
+    maps, _ = FAMILY.tile_maps(views)
+    assert maps.shape == (2, 5, 5)
+    assert np.argwhere(maps == maps[0, 4, 2]).tolist() == [[0, 4, 2], [1, 4, 2]]  # the agent
 
 
 def test_missions_name_what_is_there() -> None:

@@ -13,7 +13,9 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make
 from bkrl.envs.babyai import FAMILY, constants
 from bkrl.envs.babyai.levels import LEVELS
+from bkrl.envs.babyai.reference import describe, make_minigrid
 
+LEVEL_GEN = "minigrid.envs.babyai.core.levelgen:LevelGen"
 PYPI_SAMPLE = [
     "BabyAI-BossLevel-v0",
     "BabyAI-KeyInBox-v0",
@@ -138,6 +140,21 @@ def test_bad_input() -> None:
     assert (env.inner.hash(), env.inner.step_count) == before
     with pytest.raises(ValueError, match="reset option"):
         env.reset(options={"size": 5})
+
+
+@pytest.mark.parametrize("kinds", [["and"], ["action", "seq"]])
+def test_the_longest_mission_of_a_level_registered_by_others_is_known(kinds: list[str]) -> None:
+    """Two tasks joined by "and" counted as one where a level asks for nothing else, halves of a sequence likewise."""
+    rooms = {"room_size": 5, "num_rows": 1, "num_cols": 2, "num_dists": 4}
+    gym.register("BabyAI-Mine-v0", LEVEL_GEN, kwargs={"instr_kinds": kinds, **rooms})
+    try:
+        env, longest = make_minigrid("BabyAI-Mine-v0"), 0
+        for seed in range(30):
+            env.reset(seed=seed)
+            longest = max(longest, env.max_steps)
+        assert longest <= describe("BabyAI-Mine-v0").max_steps
+    finally:
+        del gym.registry["BabyAI-Mine-v0"]
 
 
 def test_any_minigrid_id() -> None:

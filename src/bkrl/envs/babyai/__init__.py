@@ -208,10 +208,10 @@ class BabyAI(Family):
         no_plan = env_spec.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[env_spec.env_id].task in (AVOID, MATCH)
         return BabyAIBot(len(env_spec.action_names)) if not no_plan and runs_natively(env_spec.env_id) else None
 
-    def memory(self, env_spec: EnvSpec) -> RoomMemory:
+    def memory(self, env_spec: EnvSpec) -> RoomMemory | None:
         from bkrl.envs.babyai.memory import RoomMemory
 
-        return RoomMemory()
+        return RoomMemory() if env_spec.obs_shape == OBS_SHAPE else None  # kernels do not check indices
 
     def never_counted(self, env_id: str) -> tuple[str, ...]:
         """What the things of 64 layouts do not allow; nothing is known of envs that run on minigrid."""
@@ -225,7 +225,8 @@ class BabyAI(Family):
         return never_counted(envs.env_states()["grid"])
 
     def relations(self, env_spec: EnvSpec) -> dict[str, tuple[str, str]]:
-        return {name: (said, f"now[:, {x}, {y}, 0] == {kind}") for name, (said, (x, y), kind) in RELATIONS.items()}
+        known = RELATIONS if env_spec.obs_shape == OBS_SHAPE else {}
+        return {name: (said, f"now[:, {x}, {y}, 0] == {kind}") for name, (said, (x, y), kind) in known.items()}
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         from bkrl.envs.babyai.pictures import tile_maps

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.envs.babyai.constants import AGENT_X, AGENT_Y, EMPTY, UNSEEN
+from bkrl.envs.babyai.constants import EMPTY, UNSEEN
 
 TILE: Final = 16
 """Pixels a side of a tile."""
@@ -14,13 +14,13 @@ _UP: Final = 3  # minigrid's heading for it
 
 
 def tile_maps(observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Views (N, 7, 7, 3) as tile numbers (N, 7 rows, 7 columns) and the T tiles used, (T, 16, 16, 4) RGBA.
+    """Views (N, S, S, 3) as tile numbers (N, S rows, S columns) and the T tiles used, (T, 16, 16, 4) RGBA.
 
     What the agent cannot see is transparent.
     """
     cells = observations.astype(np.int64).transpose(0, 2, 1, 3)
     codes = cells[..., 0] << 8 | cells[..., 1] << 4 | cells[..., 2]
-    codes[:, AGENT_Y, AGENT_X] |= _AGENT
+    codes[:, -1, codes.shape[2] // 2] |= _AGENT
     used, maps = np.unique(codes, return_inverse=True)
     tiles = [_tile(int(code)) for code in used]
     return maps.reshape(codes.shape), np.array(tiles, np.uint8).reshape(-1, TILE, TILE, 4)

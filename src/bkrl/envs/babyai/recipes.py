@@ -118,7 +118,7 @@ class Recipe:
         tasks = [step.action for step in self.steps if step.op == TASK]
         places = sum(2 if action == c.PUT_NEXT else 1 for action in tasks)
         if not tasks:
-            clauses = {ACTION: 1, AND: 2, SEQUENCE: 4 if self.forms != (ACTION, SEQUENCE) else 2}
+            clauses = {ACTION: 1, AND: 2, SEQUENCE: 4}
             places = max(clauses[form] for form in self.forms) * (2 if c.PUT_NEXT in self.actions else 1)
         return places * self.size**2 * self.columns * self.rows
 

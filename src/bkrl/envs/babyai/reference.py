@@ -151,9 +151,7 @@ def _longest_episode(env: RoomGridLevel) -> int:
     """minigrid allows room_size² steps for each room and each place a mission sends the agent to."""
     if isinstance(env, LevelGen):
         places = 2 if "putnext" in env.action_kinds else 1
-        clauses = 4 if "seq" in env.instr_kinds and "and" in env.instr_kinds else 2 if len(env.instr_kinds) > 1 else 1
-        if env.instr_kinds == ["seq"]:
-            clauses = 4
+        clauses = 4 if "seq" in env.instr_kinds else 2 if "and" in env.instr_kinds else 1  # either half may be an "and"
         return places * clauses * int(env.room_size) ** 2 * int(env.num_rows) * int(env.num_cols)
     env.reset(seed=0)  # every other level has missions of one form
     return int(env.max_steps)
