@@ -155,7 +155,7 @@ class Engine:
         self.begun = True
 
     def states(self) -> NDArray[Any]:
-        """(N,) copies of what the envs are now: "env", a record, and "grid", (H, W) cells with their margins."""
+        """(N,) copies of what the envs are now: "world", a record, and "grid", (H, W) cells with their margins."""
         shape = self._layouts.height + 2 * MARGIN, self._stride
         states = np.empty(self.num_envs, [("world", ENV), ("grid", np.uint32, shape)])
         states["world"], states["grid"] = self.envs, self._grids.reshape(-1, *shape)

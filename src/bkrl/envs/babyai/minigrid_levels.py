@@ -44,7 +44,7 @@ class MiniGridLevel:
         layout: one of the numbers above.
         mission: may name {color} and {kind} of the first object, {other_color} and {other_kind} of the second, and
             {wording}, one of `FETCH_WORDINGS`.
-        task: what is to be done beside reaching a goal, one of the numbers of `state`.
+        task: what is to be done beside reaching a goal, one of the numbers of `constants`.
         see_through: walls hide nothing.
         count: how many objects, obstacles, crossings, rooms (a side, in a chain) or quarters of a maze.
         size: the longest side of a room, walls included.
