@@ -18,6 +18,17 @@ from bkrl.data.writer import DatasetWriter
 from bkrl.runs.record import Run
 from tests.experience import Config, write_dataset, write_env
 
+
+def test_text_that_no_file_can_hold_is_refused_in_a_sentence(tmp_path):
+    run = Run.create(tmp_path / "d", stage="collect", config=Config())
+    writer = DatasetWriter(run, env_id="Toy", obs_shape=(1,), action_names=("a",))
+    seen, done = np.zeros((2, 1), np.uint8), {"terminated": True, "truncated": False, "success": False}
+    captions = ["fine", "\ud800"]
+    writer.add_episode(seen, np.zeros(1, int), np.zeros(1), captions, mission="", seed=0, checkpoint_step=0, **done)
+    with pytest.raises(InputError, match="A caption of the env holds half a surrogate pair"):
+        writer.close()
+
+
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 OLD = Path(__file__).with_name("dataset-v1")  # what `write_dataset` wrote before schema version 2
 

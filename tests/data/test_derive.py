@@ -1,5 +1,6 @@
 """A few episodes of a dataset, or all of several, are a dataset: byte for byte what they were."""
 
+import errno
 from importlib.util import find_spec
 
 import numpy as np
@@ -36,6 +37,34 @@ def test_episodes_are_copied_whole_and_half_of_them_are_solved(tmp_path):
         assert some.missions[episode] == whole.missions[was]
     assert some.checkpoint_step.tolist() == whole.checkpoint_step[[0, 1]].tolist()
     assert subset(tmp_path / "all", tmp_path / "some", 2).complete
+
+
+@pytest.mark.parametrize(
+    ("problem", "kept"),
+    [
+        (InputError("It is damaged."), False),
+        (RuntimeError("a bug"), False),
+        (OSError(errno.EIO, "a broken disk"), False),
+        (OSError(errno.ENOSPC, "a full disk"), True),
+    ],
+)
+def test_a_copy_that_ends_is_gone_on_with_where_the_disk_was_full(tmp_path, monkeypatch, problem, kept):
+    def recorded(self, numbers):
+        raise problem
+
+    write_dataset(tmp_path / "all")
+    monkeypatch.setattr(Dataset, "recorded", recorded)
+    with pytest.raises(type(problem)):
+        subset(tmp_path / "all", tmp_path / "some", 2)
+    assert (tmp_path / "some").exists() == kept
+
+
+def test_explorers_are_named_once_and_those_that_nobody_names_are_not(tmp_path):
+    write_dataset(tmp_path / "all")
+    data = Dataset.open(tmp_path / "all")
+    assert data.explorer == ""
+    data.explorers = ["rnd", "", "bot", "rnd"]
+    assert data.explorer == "rnd, bot"
 
 
 def test_too_many_episodes_are_refused(tmp_path):

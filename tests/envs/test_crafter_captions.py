@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bkrl.core.errors import InputError
-from bkrl.envs import clause_reader, make_vec
+from bkrl.envs import captioner, clause_reader, make_vec
 from bkrl.envs.crafter import captions as module
 from bkrl.envs.crafter import layout
 from bkrl.envs.crafter.captions import caption_batch as caption
@@ -190,3 +190,14 @@ def test_bad_observations_are_refused():
             read(damaged[None])
         with pytest.raises(InputError, match="uint8"):
             read(observation()[None].astype(np.int64))
+
+
+@pytest.mark.parametrize("language", ["en", "ellm", "balrog", "balrog-precise"])
+def test_bad_observations_are_refused_in_any_wording(language):
+    damaged = observation()
+    damaged[layout.FACING] = 4
+    with pytest.raises(InputError, match="symbolic"):
+        captioner("CrafterReward-v1", language)(np.zeros((1, 64, 64, 3), np.uint8))
+    with pytest.raises(InputError, match="damaged"):
+        captioner("CrafterReward-v1", language)(damaged[None])
+    assert captioner("CrafterReward-v1", language)(damaged[None][:0]) == []

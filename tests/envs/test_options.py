@@ -81,6 +81,8 @@ def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: st
         ("BabyAI-GoToLocal-v0@actions=canonic", "no actions 'canonic'. Did you mean 'canonical'"),
         ("MiniGrid-Dynamic-Obstacles-5x5-v0@actions=canonical", "has actions of its own"),
         ("CrafterReward-v1@length=0", "at least 1"),
+        ("CrafterReward-v1@length=10000001", "at most 10,000,000, not 10000001"),
+        ("BabyAI-GoToLocal-v0@max_steps=2147483648", "at most 2,147,483,647"),
         ("Toy-Corridor@a=1", "There is no env"),
         ("BabyAI-MixedTrianLocal-v0@num_dists=1", "Did you mean"),
     ],
@@ -88,6 +90,13 @@ def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: st
 def test_an_option_that_cannot_be_is_refused_in_a_sentence(env_id: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         envs.env_spec(env_id)
+
+
+@pytest.mark.parametrize(("given", "said"), [("contol", "knows control"), ("scene", "no option 'scene'")])
+def test_an_option_of_housekeep_that_is_none_is_not_passed_over(given: str, said: str) -> None:
+    for make in (envs.make, lambda env_id, **options: envs.make_vec(env_id, 1, **options)):
+        with pytest.raises(UsageError, match=said):
+            make("Housekeep-Symbolic-Task1", **{given: "high"})
 
 
 def test_every_option_says_what_it_is() -> None:

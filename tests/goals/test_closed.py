@@ -348,6 +348,7 @@ def test_by_parts_goals_come_later_where_training_does_not_wait(tmp_path: Path):
         asked = PartSuggester("local:x", Chooser(session, wait=False), CRAFTER, env_card("Crafter-Typed-Harder"))
         keys = [int(key) for key in dict.fromkeys(CELLS.tolist())]
         assert asked.suggest(keys) == [None] * 3
+        assert asked.score(keys)["value"] is None  # as of a run that goes on without the replies that it had
         came, until = {}, time.monotonic() + 60
         while not came and time.monotonic() < until:
             came = dict(asked.poll())

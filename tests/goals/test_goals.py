@@ -440,6 +440,18 @@ def test_progress_chooses_the_goals_whose_success_changes():
     assert [episode(other, True) for _ in range(20)] == [episode(tracker, True) for _ in range(20)]
 
 
+def test_progress_chooses_goals_that_the_agent_does_not_see():
+    row, book = observation(["tree", "cow"]), GoalBook(SITUATIONS, Oracle(SITUATIONS), Matcher(SITUATIONS))
+    seen, blind = (ProgressTracker(book, 1, "once", seed=3, shown=shown) for shown in (True, False))
+    succeeded, felled = {"action_success": np.ones(1, bool)}, np.array([SITUATIONS.deeds.index("chop tree")])
+    for _ in range(20):
+        assert seen(Views(row[None]), NEW).any()
+        assert not blind(Views(row[None]), NEW).any()
+        for tracker in (seen, blind):
+            tracker.happened(felled, succeeded)
+        assert (seen.state()["most"] == blind.state()["most"]).all()
+
+
 def test_progress_is_of_another_suggester(tmp_path, monkeypatch):
     run = settings(tmp_path / "whole", suggester="progress:rules", steps=1200)
     the_same_when_killed(run, monkeypatch)

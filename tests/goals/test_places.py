@@ -104,6 +104,7 @@ def test_goals_and_pay_are_as_a_naive_reading_has_them(env_id):
     envs.close()
     assert happened > 2
     assert tracker.shares()["paid"]["good"] == 1.0
+    assert tracker.quality["paid"].sum() == happened  # what is picked up again is paid once
 
 
 def test_the_truth_is_the_votes_and_the_papers_things_are_known():
@@ -171,6 +172,7 @@ def test_a_sample_of_places_says_what_all_of_them_say():
     assert sum(known[one] for one in few) == 100
     assert set(few) < set(more)
     assert few == questions_about("seen", "", 200)
+    assert len(questions_about("seen", "", 201)) == 201
     whole, surely = measured(plain_judge("zs_mlm"), "seen")
     part, sure = measured(plain_judge("zs_mlm"), "seen", most=2_000)
     assert part.questions == 2_000

@@ -106,6 +106,20 @@ def test_runs_and_datasets_are_read_below_the_folder_alone(tmp_path):
     assert all("not below the folder" in one for one in refused[:3])
 
 
+def test_an_episode_that_cannot_begin_leaves_no_env_open(tmp_path, monkeypatch):
+    from bkrl.envs.toy import ToyVectorEnv
+
+    closed = []
+    monkeypatch.setattr(ToyVectorEnv, "close", lambda self, **kwargs: closed.append(self))
+    refused = asked(
+        server(tmp_path),
+        ("start_episode", {"env": "Toy-Chain", "seed": -1}),
+        ("start_episode", {"env": "Toy-Chain", "potential": "nowhere"}),
+    )
+    assert all(one.startswith("error: ") for one in refused)
+    assert len(closed) == 2
+
+
 def test_nothing_writes_unasked(tmp_path, monkeypatch):
     import mcp
 

@@ -268,12 +268,29 @@ def test_the_token_opens_the_door_and_pages_of_others_do_not():
     served(test, token=TOKEN)
 
 
+def test_an_env_that_breaks_leaves_nobody_waiting(monkeypatch):
+    def broken(*given):
+        raise RuntimeError("the env broke")
+
+    async def test(server):
+        async with client(server) as one, client(server) as other:
+            await asyncio.gather(one("reset"), other("reset"))
+            monkeypatch.setattr(server.sessions, "step", broken)
+            for ended in await asyncio.gather(*(ask("step", action=1) for ask in (one, other)), return_exceptions=True):
+                assert isinstance(ended, ConnectionClosed)
+            monkeypatch.undo()
+        async with client(server) as ask:
+            assert (await ask("reset"))["type"] == "observation"
+
+    served(test)
+
+
 def test_nothing_listens_beyond_loopback_without_a_token():
     for host in ("0.0.0.0", "::", "192.168.1.1", "example.org", ""):
         with pytest.raises(UsageError, match="BKRL_SERVE_TOKEN"):
             OpenEnvServer(Sessions("Toy-Chain", 1), host)
         OpenEnvServer(Sessions("Toy-Chain", 1), host, token=TOKEN)
-    for host in ("127.0.0.1", "::1", "localhost"):
+    for host in ("127.0.0.1", "::1", "localhost", "bkrl.localhost"):
         OpenEnvServer(Sessions("Toy-Chain", 1), host)
 
 

@@ -5,7 +5,7 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -53,6 +53,14 @@ def embedded(text):
     return json.loads(text.split('id="episodes">')[1].split("</script>")[0])
 
 
+def test_a_browser_names_no_port_where_it_is_80():
+    with played(PlayedEnv("Toy-Chain")) as url:
+        for host, status in (("127.0.0.1", 200), ("localhost", 200), ("127.0.0.1.example.org", 404)):
+            with suppress(urllib.error.HTTPError) if status == 404 else nullcontext():
+                reply = urllib.request.urlopen(urllib.request.Request(url + "/", headers={"Host": host}))
+                assert reply.status == status
+
+
 def test_an_episode_by_requests():
     with played(PlayedEnv("Toy-Chain", seed=3)) as url:
         key = embedded(urllib.request.urlopen(url + "/").read().decode())["key"]
@@ -83,6 +91,22 @@ def test_advice_and_potential_are_those_of_the_run():
 def test_a_policy_that_is_none_is_refused(tmp_path):
     with pytest.raises((InputError, UsageError)):
         PlayedEnv(ROOM, policy=tmp_path)
+
+
+def test_a_policy_with_goals_plays(tmp_path):
+    settings = TrainRsConfig(
+        "ellm-ppo", env="Crafter-Typed-Easier@length=20", out=tmp_path / "policy", steps=256, eval_every=256,
+        eval_episodes=1, ppo=PPOConfig(num_envs=2, num_steps=64),
+    )  # fmt: skip
+    policy = train_rs.run(settings, Reporter()).path
+    table = PlayedEnv("Crafter-Typed-Easier@length=20", policy=policy)
+    frames = [table.step(None)["frame"] for _ in range(20)]
+    assert frames[-1]["end"]
+    assert sum(frames[0]["policy"]) == pytest.approx(1, abs=0.02)
+    table.sessions.end()
+    for env_id in ("Toy-Chain", "Housekeep-Symbolic-Task1"):
+        with pytest.raises(InputError, match="another kind of env"):
+            PlayedEnv(env_id, policy=policy)
 
 
 def test_episodes_of_a_dataset_are_those_that_were_recorded(tmp_path):

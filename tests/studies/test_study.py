@@ -1,5 +1,6 @@
 """The study file: what its tables mean, what is shared, and what is refused before anything runs."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -264,6 +265,16 @@ def test_an_env_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsy
         assert run_command(["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), *flags]) == 2
         assert "Did you mean" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
+
+
+def test_what_is_printed_is_json_where_that_is_asked_for(tmp_path, capsys):
+    (tmp_path / "s.toml").write_text(SECTION + 'algs = ["ppo"]\n')
+    words = ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "o"), "--executor", "print"]
+    assert run_command(words) == 0
+    printed = capsys.readouterr().out
+    assert "bkrl train" in printed
+    assert run_command([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"script": printed}
 
 
 def test_an_annotator_that_does_not_exist_is_said_before_anything_runs(tmp_path, capsys):

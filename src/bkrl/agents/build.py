@@ -85,7 +85,7 @@ def check_acts_in(agent: Agent, env_spec: EnvSpec, source: object) -> None:
     if env_spec.family != agent.family or env_spec.action_names != agent.action_names:
         raise InputError(
             f"{source} acts in {agent.family} envs with the actions of {agent.env_id}; "
-            f"{env_spec.env_id} is another kind of env, choose one like it with --env."
+            f"{env_spec.env_id} is another kind of env; choose one like it."
         )
 
 

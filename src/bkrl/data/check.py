@@ -37,7 +37,7 @@ def validate(path: Path) -> dict[str, Any]:
             raise InputError(f"{path} is not valid: {sentence} (first at {int(np.argmin(holds))}); collect it again.")
     return {
         "env": data.env_id,
-        "explorer": ", ".join(dict.fromkeys(data.explorers)) or None,
+        "explorer": data.explorer or None,
         "episodes": data.num_episodes,
         "steps": data.num_steps,
         "success_rate": float(data.success.mean()),

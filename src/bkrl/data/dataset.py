@@ -135,6 +135,11 @@ class Dataset:
         facts = self.run.facts  # before explorers had names, the one that was trained kept its `checkpoints`
         return [str(facts.get("explorer", "rnd" if "checkpoints" in facts else ""))] * self.num_episodes
 
+    @property
+    def explorer(self) -> str:
+        """All of them by name, "" where nothing says it."""
+        return ", ".join(filter(None, dict.fromkeys(self.explorers)))
+
     @cached_property
     def task_kinds(self) -> list[str]:
         """(E,) the kind of each episode's task, "" where the env does not say it."""

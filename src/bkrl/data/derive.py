@@ -1,5 +1,6 @@
 """Datasets made of datasets: a few episodes of one, small enough to be sent or shipped, or all episodes of several."""
 
+import errno
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import beginnings
 from bkrl.data.dataset import Dataset
@@ -96,7 +97,7 @@ def write(
         origin: facts about where they come from.
         known: facts about the exploring behind them, see `explored`.
 
-    When an episode cannot be read, or is not as it must be, the run is removed: the next attempt begins anew.
+    When anything but a full disk or `RunFailed` ends it, the run is removed: the next attempt begins anew.
     """
     if run.complete:
         reporter.say(f"{run.path} is already complete.")
@@ -110,8 +111,10 @@ def write(
                 writer.add_episode(**episode)
                 update(writer.num_episodes)
         writer.close()
-    except (InputError, ValueError, LookupError, TypeError, FileNotFoundError):  # not a full disk: it is gone on with
-        run.discard()
+    except Exception as problem:
+        full = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and not isinstance(problem, RunFailed):  # those are gone on with
+            run.discard()
         raise
     run.finish(
         writer.outputs,

@@ -45,7 +45,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
         raise UsageError(f"{out} exists; name a new folder with --out.")
     out = out.absolute()  # Minari joins a relative root twice
     dataset_id = _id_of(out)
-    everything, who = np.arange(data.num_episodes), ", ".join(filter(None, dict.fromkeys(data.explorers)))
+    everything, who = np.arange(data.num_episodes), data.explorer
     buffers, metadata = [], []
     for number, episode in enumerate(data.recorded(everything)):
         last = np.arange(1 - len(episode["actions"]), 1) == 0

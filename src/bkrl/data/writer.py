@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, to_json, write_table
 from bkrl.data.schema import SCHEMA_VERSION, episodes_schema, part_name, steps_schema
 from bkrl.runs.record import Run
@@ -167,7 +168,10 @@ class DatasetWriter:
             "truncated": pa.array(np.concatenate(columns["truncated"])),
         }
         for column in ("caption", "mission", *self._texts):  # entries in order of first appearance
-            arrays[column] = pa.array(columns[column], pa.string()).dictionary_encode()
+            try:
+                arrays[column] = pa.array(columns[column], pa.string()).dictionary_encode()
+            except UnicodeEncodeError:
+                raise InputError(f"A {column} of the env holds half a surrogate pair; have it give Unicode.") from None
         name = part_name(self._part)
         write_table(self._run.file(name), pa.table(arrays, schema=self._schema))
         self.outputs.append(name)

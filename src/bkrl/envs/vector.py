@@ -415,9 +415,9 @@ def checked_actions(actions: Any, num_envs: int, num_actions: int) -> NDArray[np
     return actions
 
 
-def checked_steps(what: str, steps: Any) -> int:
+def checked_steps(what: str, steps: Any, most: int = 2**31 - 1) -> int:
     """`steps` when it can be an episode's length; UsageError, which begins with `what`, otherwise."""
     whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
-    if not whole or not 1 <= steps < 2**31:
-        raise UsageError(f"{what} must be a whole number of at least 1 and at most {2**31 - 1:,}, not {steps!r}.")
+    if not whole or not 1 <= steps <= most:
+        raise UsageError(f"{what} must be a whole number of at least 1 and at most {most:,}, not {steps!r}.")
     return int(steps)

@@ -95,8 +95,8 @@ def questions_about(which: str, house: str = "", most: int = 0) -> list[Question
     if most:
         rng = generator(0, "belongs", which, house)
         order = [asked[i] for i in rng.permutation(len(asked))]
-        half = -(-most // 2)
-        asked = [one for is_right in (True, False) for one in [q for q in order if known[q] == is_right][:half]]
+        parts = (True, -(-most // 2)), (False, most // 2)
+        asked = [one for is_right, count in parts for one in [q for q in order if known[q] == is_right][:count]]
     return asked
 
 

@@ -206,7 +206,7 @@ class PartSuggester(ClosedSuggester):
         return len(self._speaks) > 0
 
     def _scores(self, key: int) -> NDArray[np.float64]:
-        here = list(self.situations.parts_of(key))
+        here = list(self.situations.parts_of(key)) if self._complete() else []
         return self._speaks[here].max(0) if here else np.full(len(self.goals), np.nan)
 
 

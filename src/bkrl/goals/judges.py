@@ -1,8 +1,8 @@
 """Judges: who says whether a thing belongs in a place. Suggesters of an env in which things are put away.
 
 A question is a pair of words as captions have them: ("golf ball", "living room shelf"). A judge answers with the
-probability of yes. `votes`, `noisy` and `zs_mlm` read the data pack; `closed` asks a language model, or the rules
-annotator; `novelty` and `uniform` know nothing.
+probability of yes. `oracle`, `noisy` and `zs_mlm` read the data pack; `novelty` and `uniform` know nothing; all other
+names are annotators, which are asked (`closed.AskedJudge`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -245,8 +245,8 @@ class PlaceTracker(BaseTracker):
         self._picked[n[picks], slot[picks]] = True
         puts = got & ~picks
         self._put[n[puts], slot[puts]] = True
-        good = np.count_nonzero(got & self._before.good[n, deed])
-        self.quality["paid"] += np.array([good, np.count_nonzero(got) - good])
+        good = np.count_nonzero((pay > 0) & self._before.good[n, deed])
+        self.quality["paid"] += np.array([good, np.count_nonzero(pay) - good])
         self._pay(pay, self.costs[0] * (did & ~got) + self.costs[1] * failed)
 
     def _own(self) -> dict[str, NDArray[Any]]:

@@ -122,7 +122,7 @@ class GoalTracker(BaseTracker):
         self._rows = self.book.rows(self.book.situations.keys(views.symbols))
         self._seen = views.symbols.copy()
         book, goals = self.book, np.empty(self._done.shape, np.uint8)
-        pays = book.pays
+        self._set, pays = goals, book.pays
         _show(pays.rows, pays.which[self._rows], self._done, self._most, self._group, self.rule == "once", goals)
         if self.counted:
             given, sensible = goals > 0, book.sensible[self._rows]
@@ -189,7 +189,7 @@ class ProgressTracker(GoalTracker):
             drawn = generator(self.seed, "progress", int(self._begun[0])).random(len(progress))
             self._most[n], self._met[n], self._begun[0] = self._all * (drawn < chances), False, self._begun[0] + 1
         goals = super().__call__(views, started)
-        self._met |= goals > 0
+        self._met |= self._set > 0
         return goals
 
     def _own(self) -> dict[str, NDArray[Any]]:

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.hosts import is_loopback
 from bkrl.llm import responses
 from bkrl.llm.capabilities import OPTIONAL, Capabilities, LimitField, Memory, follows
 from bkrl.llm.completions import read_completion, read_json_body, with_chances
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted
-from bkrl.llm.prices import is_loopback
 from bkrl.llm.protocol import Connection, Fault, Reply, ReplyFormat, Request, canonical
 
 if TYPE_CHECKING:

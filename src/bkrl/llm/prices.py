@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from importlib import resources
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -16,6 +15,7 @@ from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_text
 from bkrl.core.flags import Flag
+from bkrl.core.hosts import is_loopback
 from bkrl.llm.protocol import LOCAL, Reply, Request, Tier
 
 _OLD = timedelta(days=183)
@@ -148,14 +148,6 @@ def unknown_price(identity: Mapping[str, str]) -> UsageError:
         f"--max-cost needs the price of {model} at {host}, which is not in the shipped list; write [[price]] with "
         f'model = "{model}", input and output (dollars per million tokens) into a file and pass it with --prices FILE.'
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _first(entries: list[tuple[str, str, Price]], model: str, host: str) -> Price | None:

@@ -167,7 +167,7 @@ def build(settings: CloningSettings) -> Training:
             "mission": "mission" in agent.wants,
             "data": dataset.path.as_posix(),
             "data_env_id": dataset.env_id,
-            "explorer": ", ".join(dict.fromkeys(dataset.explorers)),
+            "explorer": dataset.explorer,
             "samples_train": len(parts[0]),
             "samples_held_out": len(parts[1]),
             **said,

@@ -44,7 +44,11 @@ class Desk:
         if len(self._played) >= MOST_EPISODES:
             raise UsageError(f"{MOST_EPISODES} episodes are open; end one with end_episode.")
         sessions = Sessions(env, 1, self._place(potential) if potential else None)
-        sessions.reset(sessions.open(), [sessions.start(seed, actions)])
+        try:
+            sessions.reset(sessions.open(), [sessions.start(seed, actions)])
+        except BaseException:
+            sessions.end()
+            raise
         self._count += 1
         self._played[self._count] = sessions
         return {"episode": self._count, **self._shown(sessions), "reward_is": sessions.guarantee}

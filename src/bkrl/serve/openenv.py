@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from bkrl.core.errors import BkrlError, UsageError
-from bkrl.serve import is_loopback
+from bkrl.core.hosts import is_loopback
 from bkrl.serve.sessions import Sessions
 from bkrl.serve.turns import Turns
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.core.errors import BkrlError, InputError, UsageError
+from bkrl.core.errors import BkrlError, UsageError
 from bkrl.report.pages.episodes import Advising, ending, frame, page
 from bkrl.report.plots.pictures import png_uri
 from bkrl.serve.sessions import Sessions
@@ -36,14 +36,14 @@ class PlayedEnv:
         self.agent, options = None, {}
         if policy is not None:
             from bkrl.agents import load_agent
-            from bkrl.agents.build import options_of
+            from bkrl.agents.build import check_acts_in, options_of
+            from bkrl.envs import env_spec
             from bkrl.runs.record import Run
 
             self.agent = load_agent(Run.open(policy, "train-rs").path)
+            check_acts_in(self.agent, env_spec(env_id), policy)
             options = options_of(self.agent)
         self.sessions = Sessions(env_id, 1, potential, gamma, seed, **options)
-        if self.agent is not None and self.agent.action_names != self.sessions.env.action_names:
-            raise InputError(f"{policy} acts in {self.agent.env_id}, and {env_id} has other actions.")
         self._rows, self._rng = self.sessions.open(), np.random.default_rng(seed)
         self._advise = None if self.sessions.phi is None else Advising(self.sessions.phi.potential)
         self.key = secrets.token_urlsafe(16)
@@ -72,7 +72,7 @@ class PlayedEnv:
             self._view.acted(np.array([action]))
         moved = self.sessions.step(self._rows, [action])
         if self.agent is not None:
-            self._view.happened(np.array([action]), {}, self.sessions.seen)
+            self._view.happened(np.array([action]), self.sessions.envs._about(), self.sessions.seen)
         end = ending(moved.terminated[0], moved.success[0]) if self.sessions.over[0] else None
         shaping = None if self.sessions.phi is None else round(float(moved.shaping[0]), 4)
         reward = float(moved.rewards[0] - moved.shaping[0])
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _here(self) -> bool:
         """Whether the browser asked for this machine, and not for a name that somebody lets point to it."""
-        return self.headers.get("Host", "").rpartition(":")[0] in ("127.0.0.1", "localhost")
+        return self.headers.get("Host", "").partition(":")[0] in ("127.0.0.1", "localhost")
 
     def _say(self, status: int, kind: str, text: str) -> None:
         said = text.encode()

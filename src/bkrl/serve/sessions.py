@@ -83,7 +83,11 @@ class Sessions:
         self.seeds, self.taken = [0] * num_sessions, [list[int]() for _ in range(num_sessions)]
         self.over = np.ones(num_sessions, bool)
         self.captions, self.missions = [""] * num_sessions, [""] * num_sessions
-        self.phi = None if potential is None else _Phi(potential, env_id, self.envs, gamma)
+        try:
+            self.phi = None if potential is None else _Phi(potential, env_id, self.envs, gamma)
+        except BaseException:
+            self.envs.close()
+            raise
         self.busy = 0.0
         self.seen: Any = None
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from bkrl.core.errors import BkrlError
 from bkrl.serve.sessions import SavedState, Sessions, Stepped
 
 LINGER = 200e-6
@@ -62,12 +61,12 @@ class Turns:
                 ends = accumulate(len(one.rows) for one in waiting)
                 parts = (slice(end - len(one.rows), end) for one, end in zip(waiting, ends, strict=True))
                 answers = [Stepped._make(column[part] for column in moved) for part in parts]
-        except BkrlError as problem:
+        except Exception as problem:  # noqa: BLE001 - nobody may wait for ever; who waits raises it
             answers = [problem] * len(waiting)
         for one, answer in zip(waiting, answers, strict=True):
             if one.answer.done():  # the server is closing
                 continue
-            if isinstance(answer, BkrlError):
+            if isinstance(answer, Exception):
                 one.answer.set_exception(answer)
             else:
                 one.answer.set_result(answer)

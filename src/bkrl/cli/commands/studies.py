@@ -30,8 +30,8 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
 
         left = [cell for cell in cells if state_of(cell) != "done"]
         last = [report_on(cells, study)] if settings.report else []
-        console.print_text(script([*left, *last], needs([*cells, *last])))
-        return
+        text = script([*left, *last], needs([*cells, *last]))
+        return console.print_json({"script": text}) if as_json else console.print_text(text)
     outcome = sweep.run(settings, progress.reporter())
     if as_json:
         report = outcome.report.path.as_posix() if outcome.report is not None else None

@@ -100,7 +100,7 @@ def _task(part: str, text: str) -> Task:
     if found is None:
         raise InputError(
             f"'{text}' is no mission of BabyAI: '{part}' is none of its tasks. No other mission can be translated; "
-            "use English."
+            "leave the language out."
         )
     verb, *parts = found.groups(default="")
     # The twelve groups are three things of four parts: of "go to" and the like, what "put" moves, and beside what.

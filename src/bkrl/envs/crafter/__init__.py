@@ -103,9 +103,11 @@ class Crafter(Family):
         """Captions of symbolic observations (B, 82): bkrl's ("en"), ELLM's text observation, or BALROG's."""
         from bkrl.envs.crafter import balrog, captions, sentences
 
-        if language.startswith("balrog"):
-            return balrog.caption_batch(observations, language == "balrog-precise")
-        return (sentences if language == "ellm" else captions).caption_batch(observations)
+        if language == "en":
+            return captions.caption_batch(observations)
+        if language == "ellm":
+            return sentences.caption_batch(captions.checked(observations))
+        return balrog.caption_batch(captions.checked(observations), language == "balrog-precise")
 
     def situations(self, env_spec: EnvSpec) -> GoalSpace | None:
         from bkrl.envs.crafter.situations import TypedSituations

@@ -160,13 +160,7 @@ def _read(rows, nearest_first, faced_cell, pieces, counts):  # type: ignore[no-u
 
 
 def _pieces_of(rows: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """(B, 82) rows → (B, most) numbers of pieces, and how many of them count.
-
-    Raises:
-        InputError: a cell or a facing is beyond its range.
-    """
-    if rows.size and (rows[:, layout.VIEW].max() >= len(CELL_NAMES) or rows[:, _FACING].max() >= len(FACINGS)):
-        raise InputError("A Crafter observation holds a cell or a facing that does not exist; the data are damaged.")
+    """(B, 82) rows → (B, most) numbers of pieces, and how many of them count."""
     pieces = np.full((len(rows), _MOST), -1, np.int32)
     counts = np.zeros(len(rows), np.int64)
     _read(rows, _NEAREST_FIRST, _FACED_CELL, pieces, counts)
@@ -181,9 +175,7 @@ def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
     Raises:
         InputError: the array is not (B, 82) uint8, or a byte lies outside its range.
     """
-    observations = np.asarray(observations)
-    _check(observations)
-    keyed = observations.copy()
+    keyed = checked(observations).copy()
     keyed[:, layout.DAYLIGHT] = np.where(keyed[:, layout.DAYLIGHT] < layout.NIGHT, 0, 255)
     keys = [row.tobytes() for row in keyed]
     fresh = {key: i for i, key in enumerate(keys) if key not in _memo}
@@ -198,12 +190,18 @@ def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
     return [_memo[key] for key in keys]
 
 
-def _check(observations: NDArray[np.uint8]) -> None:
+def checked(observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Observations that can be captioned; InputError where the array is not (B, 82) uint8, or a byte out of range."""
+    observations = np.asarray(observations)
     if observations.ndim != 2 or observations.shape[1] != layout.SIZE or observations.dtype != np.uint8:
         raise InputError(
             f"Crafter captions need symbolic observations (B, {layout.SIZE}) uint8, not "
             f"{observations.shape} {observations.dtype}; make the env with observation='symbolic'."
         )
+    most = observations[:, : layout.FACING + 1].max(0, initial=0)
+    if most[layout.VIEW].max() >= len(CELL_NAMES) or most[_FACING] >= len(FACINGS):
+        raise InputError("A Crafter observation holds a cell or a facing that does not exist; the data are damaged.")
+    return observations
 
 
 def _captions(rows: NDArray[np.uint8]) -> list[str]:
@@ -230,8 +228,7 @@ class CrafterClauses:
         Raises:
             InputError: the array is not (B, 82) uint8, or a byte lies outside its range.
         """
-        _check(views)
-        pieces, counts = _pieces_of(views)
+        pieces, counts = _pieces_of(checked(views))
         # "1 stone and 1 iron sword" is one clause of two pieces
         rows = np.arange(len(views))
         last = pieces[rows, counts - 1]

@@ -32,4 +32,4 @@ def observation_space(observation: str) -> spaces.Space[Any]:
 
 def checked_length(length: int) -> int:
     """`length` when it can be an episode's; UsageError otherwise."""
-    return checked_steps("The length of a Crafter episode", length)
+    return checked_steps("The length of a Crafter episode", length, 10_000_000)  # the light of each step is worked out

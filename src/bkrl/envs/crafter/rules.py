@@ -117,7 +117,7 @@ class RuleSet:
     """What two rule sets may differ in.
 
     Attributes:
-        name: "original" or "text".
+        name: "original", "text", or "typed-" and what kind.
         actions: action names in the order of their indices.
         verbs: for each action, the index in `VERBS` of what it does.
         base_damage: damage of the bare hand.

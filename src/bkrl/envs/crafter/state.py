@@ -12,36 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.jit import Int, helper
-from bkrl.envs.crafter.layout import CELL, FACING_STEPS
+from bkrl.envs.crafter.layout import CELL, CELL_NAMES, FACING_STEPS
 from bkrl.envs.crafter.mt19937 import WORDS
-from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, ITEMS, WALKABLE
+from bkrl.envs.crafter.rules import ACHIEVEMENTS, AREA, CHUNK, ITEMS, MATERIALS, VITALS, WALKABLE
 
-# What stands in a cell: the ids of the symbolic observation
-WATER: Final = CELL["water"]
-GRASS: Final = CELL["grass"]
-STONE: Final = CELL["stone"]
-PATH: Final = CELL["path"]
-SAND: Final = CELL["sand"]
-TREE: Final = CELL["tree"]
-LAVA: Final = CELL["lava"]
-COAL: Final = CELL["coal"]
-IRON: Final = CELL["iron"]
-DIAMOND: Final = CELL["diamond"]
-TABLE: Final = CELL["table"]
-FURNACE: Final = CELL["furnace"]
-PLAYER: Final = CELL["player"]
-COW: Final = CELL["cow"]
-ZOMBIE: Final = CELL["zombie"]
-SKELETON: Final = CELL["skeleton"]
-ARROW: Final = CELL["arrow"]
-PLANT: Final = CELL["plant"]
-RIPE_PLANT: Final = CELL["ripe_plant"]
-NOTHING: Final = 0
-
-HEALTH: Final = ITEMS.index("health")
-FOOD: Final = ITEMS.index("food")
-DRINK: Final = ITEMS.index("drink")
-ENERGY: Final = ITEMS.index("energy")
+# What stands in a cell: the ids of the symbolic observation, in the order of `layout.CELL_NAMES`
+NOTHING, WATER, GRASS, STONE, PATH, SAND, TREE, LAVA, COAL, IRON, DIAMOND, TABLE, FURNACE = range(1 + len(MATERIALS))
+PLAYER, COW, ZOMBIE, SKELETON, ARROW, PLANT, RIPE_PLANT = range(1 + len(MATERIALS), len(CELL_NAMES))
+HEALTH, FOOD, DRINK, ENERGY = range(len(VITALS))  # of `rules.ITEMS`
 
 # Sets of materials are bits
 WALKABLE_SET: Final = sum(1 << CELL[name] for name in WALKABLE)

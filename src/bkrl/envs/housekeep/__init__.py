@@ -51,11 +51,12 @@ class Housekeep(Family):
         return "not computed for Housekeep: positions are numbers, and there are too many of them"
 
     def specs(self) -> list[EnvSpec]:
-        from bkrl.envs.housekeep.options import ORIGINAL, TASKS
+        from bkrl.envs.housekeep.options import LENGTH, ORIGINAL, TASKS
 
         rules = {ORIGINAL: _ORIGINAL, **{name: _TASK.format(i) for i, name in enumerate(TASKS, 1)}}
         return [
-            EnvSpec(name, self.name, layout.OBS_SHAPE, _ACTIONS, 1000, text, _SOLVED) for name, text in rules.items()
+            EnvSpec(name, self.name, layout.OBS_SHAPE, layout.LOW_LEVEL, LENGTH, text, _SOLVED)
+            for name, text in rules.items()
         ]
 
     def options(self, env_spec: EnvSpec) -> list[Setting]:
@@ -107,7 +108,7 @@ class Housekeep(Family):
     def bot(self, env_spec: EnvSpec) -> Bot:
         from bkrl.envs.housekeep.bot import HousekeepBot
 
-        return HousekeepBot(env_spec.action_names != _ACTIONS)
+        return HousekeepBot(env_spec.action_names != layout.LOW_LEVEL)
 
     def tile_maps(self, observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         from bkrl.envs.housekeep.drawing import tile_maps
@@ -126,5 +127,4 @@ class Housekeep(Family):
         return Symbols(tuple(sizes), tuple(reference), tuple(gate))
 
 
-_ACTIONS = ("move forward", "turn left", "turn right", "look up", "look down", "grab or release")
 FAMILY = Housekeep("housekeep")

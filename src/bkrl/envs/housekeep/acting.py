@@ -17,7 +17,6 @@ TURN: Final = 20.0
 TILT: Final = 10
 MOST_TILT: Final = 30
 START_TILT: Final = -20
-LOW_LEVEL: Final = ("move forward", "turn left", "turn right", "look up", "look down", "grab or release")
 
 
 @helper

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_json
-from bkrl.envs.housekeep.acting import LOW_LEVEL
-from bkrl.envs.housekeep.episodes import MOST_THINGS, HouseEpisode, read_episodes, scenes_with_episodes, shipped
+from bkrl.envs.housekeep.episodes import HouseEpisode, read_episodes, scenes_with_episodes, shipped
 from bkrl.envs.housekeep.floors import put_on_floor
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.kernels import without_room
+from bkrl.envs.housekeep.layout import LOW_LEVEL, SLOTS
 from bkrl.envs.housekeep.options import ANY, TASKS, Chosen
 from bkrl.envs.housekeep.packer import empty_tables
 from bkrl.envs.housekeep.sampling import model_sizes
@@ -97,7 +97,7 @@ def compiled(episodes: tuple[HouseEpisode, ...], source: str) -> tuple[NDArray[A
         row["count"], row["misplaced"] = len(one.models), one.misplaced
         row["models"][: len(one.models)] = one.models
         row["receptacles"][: len(one.models)] = one.receptacles
-    rows, things = empty_tables(MOST_THINGS)
+    rows, things = empty_tables(SLOTS)
     for number, name in enumerate(names):
         e, slot = without_room(things, rows, house(name), table, number, models().object, model_sizes())
         if e >= 0:
@@ -120,5 +120,5 @@ def action_names(env_id: str, options: Chosen) -> tuple[str, ...]:
     goto = [f"go to {words(scene(name).keys[r])}" for r in goals_of(name)]
     episodes = episodes_of(env_id, options)
     kinds = [votes().objects[models().object[model]] for model in episodes[0].models] if len(episodes) == 1 else []
-    slots = [*map(words, kinds), *(f"thing {slot + 1}" for slot in range(len(kinds), MOST_THINGS))]
+    slots = [*map(words, kinds), *(f"thing {slot + 1}" for slot in range(len(kinds), SLOTS))]
     return (*goto, *(f"pick up {slot}" for slot in slots), "place")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_table
 from bkrl.core.flags import Flag
 from bkrl.envs.housekeep.labels import holders, labels
+from bkrl.envs.housekeep.layout import SLOTS
 from bkrl.envs.housekeep.tables import models, scene, table, votes
-
-MOST_THINGS: Final = 10
 
 
 class HouseEpisode(NamedTuple):
@@ -122,11 +121,11 @@ def check(one: HouseEpisode, where: str) -> None:
     except UsageError as wrong:
         raise InputError(f"Episode {one.number} of {where}: {wrong}") from None
     there = holders(one.scene) & labels(one.scene, one.reduced).present
-    fits = 1 <= one.misplaced <= len(one.models) == len(one.receptacles) <= MOST_THINGS
+    fits = 1 <= one.misplaced <= len(one.models) == len(one.receptacles) <= SLOTS
     if not fits or not all(0 <= model < len(models().object) for model in one.models):
         raise InputError(
             f"Episode {one.number} of {where} has {len(one.models)} things, {one.misplaced} of them misplaced; it "
-            f"needs 1 to {MOST_THINGS} known ones, each on a receptacle, and at least one misplaced."
+            f"needs 1 to {SLOTS} known ones, each on a receptacle, and at least one misplaced."
         )
     kinds = models().object[list(one.models)].tolist()
     if twice := [kind for kind in kinds if kinds.count(kind) > 1]:

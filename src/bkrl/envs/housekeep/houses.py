@@ -1,4 +1,4 @@
-"""Houses as arrays: all that the engine looks up, for the S scenes of an env at once."""
+"""Houses as arrays: all that the engine looks up in a scene."""
 
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple

@@ -51,5 +51,7 @@ FIRST_CATEGORY: Final = 2
 THING: Final = FIRST_CATEGORY + len(CATEGORIES)
 SQUARE_NAMES: Final = ("unseen", "floor", *CATEGORIES, "thing")
 """Name of each code of the map."""
+LOW_LEVEL: Final = ("move forward", "turn left", "turn right", "look up", "look down", "grab or release")
+"""Actions of low-level control."""
 TILTS: Final = 7
 YAWS: Final = 36

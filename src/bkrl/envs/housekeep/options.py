@@ -62,7 +62,10 @@ def settings(env_id: str) -> list[Setting]:
 
 def chosen(env_id: str, **options: Any) -> Chosen:
     """The options as they are meant; UsageError for what cannot be."""
-    values = {one.name: one.default for one in settings(env_id)} | options
+    values = {one.name: one.default for one in settings(env_id)}
+    if unknown := sorted(options.keys() - values.keys()):
+        raise UsageError(f"{env_id} has no option '{unknown[0]}'; it knows {', '.join(values)}.")
+    values |= options
     words = {"control": CONTROLS, "things": THINGS, "reward": tuple(REWARDS), "picture": PICTURES, "split": SPLITS}
     for name, known in words.items():
         if (value := values.setdefault(name, known[0])) not in known:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.core.seeds import generator
-from bkrl.envs.housekeep.episodes import MOST_THINGS, HouseEpisode, scenes_with_episodes, shipped
+from bkrl.envs.housekeep.episodes import HouseEpisode, scenes_with_episodes, shipped
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.labels import HouseLabels, labels
+from bkrl.envs.housekeep.layout import SLOTS
 from bkrl.envs.housekeep.packer import empty_tables, has_room, put_down
 from bkrl.envs.housekeep.tables import RIGHT_VOTES, floor, models, scene, votes
 
@@ -61,8 +62,8 @@ class Sampler:
         said = votes()
         if twice := [name for name in objects if objects.count(name) > 1]:
             raise UsageError(f"{twice[0]} is named twice; an episode has one thing of a class.")
-        if len(objects) > MOST_THINGS:
-            raise UsageError(f"{len(objects)} objects are too many; an episode has at most {MOST_THINGS} things.")
+        if len(objects) > SLOTS:
+            raise UsageError(f"{len(objects)} objects are too many; an episode has at most {SLOTS} things.")
         for name in objects:
             if name not in said.objects:
                 raise UsageError(f"Housekeep has no object '{name}'.{did_you_mean(name, said.objects)}")
@@ -74,7 +75,7 @@ class Sampler:
         else:
             order = rng.permutation([i for i, split in enumerate(said.splits) if split == self.split]).tolist()
         chosen: list[tuple[int, int]] = []
-        rows, things = empty_tables(MOST_THINGS)
+        rows, things = empty_tables(SLOTS)
         for kind in order:
             if len(chosen) == total:
                 break

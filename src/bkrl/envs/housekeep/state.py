@@ -61,8 +61,8 @@ class Rules(NamedTuple):
         high: high-level control.
         picture: whether agents see a map.
         limit: low-level steps after which an episode is truncated.
-        first, again, wrong, failed: what the first pick or place of a misplaced thing pays, what a later one pays, and
-            so on.
+        first, wrong, failed: what the first pick of a misplaced thing, or placing it right after that, pays; what a
+            wrong pick or place pays, and what one that fails.
         solved: what it pays when all is tidy.
     """
 

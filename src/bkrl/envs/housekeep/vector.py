@@ -25,7 +25,6 @@ class HousekeepVectorEnv(EngineVectorEnv):
     Args:
         env_spec: the id's facts.
         num_envs: N.
-        observation: "symbolic" is the only one.
         threads: envs are split among this many threads; the results do not depend on it.
         options: the env's own, see `options.settings`; and those of `BaseVectorEnv`.
 
