@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -76,6 +78,23 @@ def test_choices_equal_cross_entropy_token_by_token(folder: Path) -> None:
     for found in (together, again, alone):
         for got, want in zip(found, wanted, strict=True):
             assert got == pytest.approx(want, abs=1e-5)
+
+
+def test_a_model_is_called_as_this_transformers_names_its_cache(folder: Path) -> None:
+    model = model_of(open_backend(f"hf:{folder}"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)  # "past_key_values" ends with transformers 5.40
+        assert answers(model, [ask("a key"), ask("the red door")])
+    called = []
+    forward, name = model._scorer.model.forward, model._scorer._cache
+
+    def older(*args: Any, past_key_values: Any, **how: Any) -> Any:
+        called.append(past_key_values)
+        return forward(*args, **{name: past_key_values}, **how)
+
+    model._scorer.model.forward = older
+    Scorer(model._scorer.model).score([([1, 2, 3], [(4,), (5,)])])
+    assert called
 
 
 def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

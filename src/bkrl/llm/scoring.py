@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from inspect import signature
 from itertools import takewhile
 from typing import Any
 
@@ -34,6 +35,8 @@ class Scorer:
         config = model.config.get_text_config()
         self._window = getattr(config, "sliding_window", None) or 0
         self._kinds = set(getattr(config, "layer_types", None) or ())
+        given = signature(model.forward).parameters
+        self._cache = "cache" if "cache" in given else "past_key_values"  # its name until transformers 5.23
 
     def score(self, questions: Sequence[tuple[Sequence[int], Sequence[Tokens]]]) -> list[list[float]]:
         """For each (prompt, options) the log-probability of each option after the prompt: the sum over its tokens."""
@@ -111,9 +114,9 @@ class Scorer:
             input_ids=torch.tensor([tree.tokens], device=device),
             attention_mask=masks,
             position_ids=depth[None],
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=torch.tensor(places, device=device),
+            **{self._cache: cache},
         )
         logs = torch.log_softmax(out.logits[0].float(), -1)
         return logs, [(layer.keys, layer.values) for layer in cache.layers]
@@ -152,20 +155,17 @@ class _Tree:
         """(tokens, start + tokens) which tokens each one sees."""
         count = len(self.tokens)
         seen = np.zeros((count, self.start + count), bool)
+        prefix = np.arange(self.start + count) < self.start
         for place, parent in enumerate(self.parents):
-            if parent < 0:
-                seen[place, : self.start] = True
-            else:
-                seen[place] = seen[parent]
+            seen[place] = prefix if parent < 0 else seen[parent]
             seen[place, self.start + place] = True
         return seen
 
 
 def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """(1, 1, tokens, keys) what attention adds to its scores."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)[
-        None, None
-    ]
+    added = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+    return added[None, None]
 
 
 def _common(sequences: Sequence[Tokens]) -> Tokens:
