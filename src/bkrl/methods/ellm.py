@@ -86,7 +86,7 @@ class _Parts(NamedTuple):
 
 
 def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack, pictures: bool = False) -> _Parts:
-    from bkrl.envs import env_spec, make_vec
+    from bkrl.envs import env_spec, family, make_vec
     from bkrl.goals.source import TASK
     from bkrl.goals.tracker import GoalTracker
     from bkrl.learn.hardware import choose
@@ -104,7 +104,7 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))
     if settings.suggester != TASK:
         streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
-    drawn: dict[str, Any] = {"observation": "both"} if pictures else {}
+    drawn: dict[str, Any] = {"observation": "both"} if pictures and family(env_spec(settings.env).family).images else {}
     envs = make_vec(settings.env, num_envs, backend=settings.backend, **drawn)
     return _Parts(env_spec(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
 
