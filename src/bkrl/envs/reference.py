@@ -32,7 +32,7 @@ class ReferenceVectorEnv(BaseVectorEnv):
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         kinds = [getattr(env.unwrapped, "task_kind", None) for env in self.envs]
         about: dict[str, Any] = {} if kinds[0] is None else {"task_kind": np.array(kinds, object)}
         if "eval_success" in self._infos[0]:

@@ -123,7 +123,7 @@ class BaseVectorEnv(Lifetime, VectorEnv[Any, Any, Any]):
         self._over[chosen] = self._last[chosen] = False
         self._any_last = bool(self._last.any())
         self._begun = True
-        return self._views(), {"success": np.zeros(self.num_envs, bool), **self._about()}
+        return self._views(), {"success": np.zeros(self.num_envs, bool), **self.about()}
 
     def step(
         self, actions: Any
@@ -141,7 +141,7 @@ class BaseVectorEnv(Lifetime, VectorEnv[Any, Any, Any]):
         observations, rewards, terminated, truncated, success = self._act(actions, self._over)
         if self.max_episode_steps is not None:
             truncated |= (self._scores()[1] >= self.max_episode_steps) & ~self._over
-        infos: dict[str, Any] = {"success": success, **self._about()}
+        infos: dict[str, Any] = {"success": success, **self.about()}
         done = terminated | truncated
         any_ended = np.count_nonzero(done) > 0  # the quickest way to ask
         if any_ended:
@@ -284,7 +284,7 @@ class BaseVectorEnv(Lifetime, VectorEnv[Any, Any, Any]):
         """The reward of an env's last step in full precision; `reward` is what `_act` returned."""
         return reward
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """What else `infos` always hold, of the episodes that run; asked for before ended ones are begun anew."""
         return {}
 

@@ -72,7 +72,7 @@ class PlayedEnv:
             self._view.acted(np.array([action]))
         moved = self.sessions.step(self._rows, [action])
         if self.agent is not None:
-            self._view.happened(np.array([action]), self.sessions.envs._about(), self.sessions.seen)
+            self._view.happened(np.array([action]), self.sessions.envs.about(), self.sessions.seen)
         end = ending(moved.terminated[0], moved.success[0]) if self.sessions.over[0] else None
         shaping = None if self.sessions.phi is None else round(float(moved.shaping[0]), 4)
         reward = float(moved.rewards[0] - moved.shaping[0])

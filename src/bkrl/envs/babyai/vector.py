@@ -44,7 +44,7 @@ class BabyAIVectorEnv(EngineVectorEnv):
         self._kinds = self.engine.task_kinds()
         self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         return {} if self._kinds is None else {"task_kind": self._kinds}
 
     def _details(self, index: int) -> dict[str, Any]:

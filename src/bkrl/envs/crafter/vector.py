@@ -80,7 +80,7 @@ class CrafterVectorEnv(EngineVectorEnv):
     def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
         return [self._tracker.mission(i) if self._tracker else "" for i in which.tolist()]
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         if not self.engine.typed:
             return {}
         out = self.engine.out
@@ -97,7 +97,7 @@ class CrafterVectorEnv(EngineVectorEnv):
     def _details(self, index: int) -> dict[str, Any]:
         """Counts of items and achievements, position, crafter's map indexed [x, y], and 0 as discount after death."""
         me = self.engine.envs[index]
-        successes = {key: bool(values[index]) for key, values in self._about().items()}
+        successes = {key: bool(values[index]) for key, values in self.about().items()}
         return {
             **successes,
             "inventory": dict(zip(ITEMS, me["inventory"].tolist(), strict=True)),

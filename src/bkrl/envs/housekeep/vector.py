@@ -70,12 +70,12 @@ class HousekeepVectorEnv(EngineVectorEnv):
             out.terminated.copy(),
         )
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         deed, kind, place = self.engine.deeds()
         return {"deed": deed, "deed_thing": kind, "deed_place": place, "action_success": deed != FAILED}
 
     def _details(self, index: int) -> dict[str, Any]:
-        facts = {name: values[index].item() for name, values in self._about().items()}
+        facts = {name: values[index].item() for name, values in self.about().items()}
         if self.engine.out.terminated[index] or self.engine.out.truncated[index]:
             found = self.engine.measure(np.arange(self.num_envs) == index)[index]
             facts["metrics"] = dict(zip(METRICS, found.tolist(), strict=True))
