@@ -2,6 +2,7 @@
 
 import io
 import json
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -182,6 +183,17 @@ def test_a_worker_that_is_killed_is_named_and_replaced(tmp_path):
     assert workers.free() == 1
     assert workers._pools[0] is None
     workers.stop()
+
+
+def test_an_interrupt_ends_no_process_of_who_sweeps(tmp_path):
+    other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    other.start()
+    workers = Local(1, tmp_path)
+    workers.start(plan(tomllib.loads(TOY), tmp_path).cells[:1])
+    workers.stop()
+    assert workers.ended(60)
+    assert other.is_alive()
+    other.kill()
 
 
 @pytest.mark.slow

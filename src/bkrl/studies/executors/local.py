@@ -42,6 +42,7 @@ class Local:
         self._out = out
         self._pools: list[ProcessPoolExecutor | None] = [None] * jobs
         self._jobs: list[_Job] = []
+        self._others = {*multiprocessing.active_children()}  # children of who sweeps, before there was a worker
 
     def prepare(self, cells: Sequence[Cell], reporter: Reporter) -> None:
         """Nothing: a kernel is compiled by the first worker that needs it, and the others wait for that one."""
@@ -75,13 +76,12 @@ class Local:
 
     def stop(self) -> str:
         """End the workers; those that are in the middle of a run keep what they have."""
-        pools = [pool for pool in self._pools if pool is not None]
         for _ in range(2):
             if not all(job.future.done() for job in self._jobs):
-                for worker in multiprocessing.active_children():
+                for worker in {*multiprocessing.active_children()} - self._others:
                     worker.terminate()
                 wait([job.future for job in self._jobs], timeout=PATIENCE)
-        for pool in pools:
+        for pool in filter(None, self._pools):
             pool.shutdown(wait=True, cancel_futures=True)
         return ""
 
