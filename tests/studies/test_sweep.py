@@ -192,6 +192,7 @@ def test_an_interrupt_ends_no_process_of_who_sweeps(tmp_path):
     workers.start(plan(tomllib.loads(TOY), tmp_path).cells[:1])
     workers.stop()
     assert workers.ended(60)
+    other.join(0.5)  # time to die in
     assert other.is_alive()
     other.kill()
 
