@@ -184,6 +184,27 @@ def test_choices_that_begin_alike_are_left_to_the_words(choices):
     assert with_chances(reply, body, (choices[0], "Yes")) != reply
 
 
+@pytest.mark.parametrize(
+    ("choices", "top", "named"),
+    [
+        (("left", "right", "pickup", "drop"), [("pick", -0.1), ("left", -4.0), ("right", -5.0)], "pickup"),
+        (("sleep", "mine tree", "mine stone"), [("mine", -0.1), ("sleep", -6.0)], None),
+        (("sleep", "place stone", "place table"), [("sleep", -0.9), ("place", -0.6)], None),
+        (("1", "2"), [("Both", -0.1), ("1", -6.0), ("The", -7.0)], None),
+        (("1", "2"), [("Both", -0.1), ("1", -6.0), ("2", -5.0)], "2"),
+        (("1", "2"), [("2", -0.1), ("The", -2.5), ("", -3.0)], "2"),
+    ],
+)
+def test_a_rare_beginning_of_a_reply_is_not_what_it_says(choices, top, named):
+    body = answer_with([{"token": token, "logprob": value} for token, value in top])
+    reply = read_completion(body, {}, "text")
+    read = with_chances(reply, body, choices)
+    if named is None:
+        assert read == reply, "its words count"
+    else:
+        assert choices[read_answer(read.text, choices)[0].argmax()] == named
+
+
 def test_an_endpoint_without_log_probabilities_is_asked_for_words(server, tmp_path: Path):  # noqa: F811
     server.plan = lambda prompt, attempt: "no_top"
     with (

@@ -68,24 +68,21 @@ def read_completion(body: Any, headers: Mapping[str, str], form: ReplyFormat, ti
 def with_chances(reply: Reply, body: Any, choices: Sequence[str]) -> Reply:
     """The reply with the log-probabilities of `choices` as its text, where the body of its answer holds them.
 
-    A choice counts as its likeliest spelling among the first token's alternatives (" yes", "Yes"). Alternatives that
-    are no numbers, or name no choice, say nothing: then the reply stays as it is. So it does where one choice begins
-    as another one does ("place", "place stone"): the first token does not tell them apart.
+    A choice counts as the likeliest of the first token's alternatives that spell or begin it (" yes", "Yes", "pick" of
+    "pickup"). The reply stays as it is where alternatives are no numbers or name no choice; where one begins several
+    choices ("place", of "place stone" and "place table"), since the first token does not tell them apart; and where
+    another word is likelier than the choices and not all of these are named: "Both" before "1" does not mean "not 2".
     """
-    words = [choice.lower() for choice in choices]
-    if any(one != other and other.startswith(one) for one in words for other in words):
-        return reply
     try:
         first = body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        listed = [(str(one["token"]).strip().lower(), float(one["logprob"])) for one in first]
+        told = [(float(one["logprob"]), str(one["token"]).strip().lower()) for one in first]
     except (KeyError, IndexError, TypeError, ValueError):
         return reply
-    found = {}
-    for choice in choices:
-        likely = [value for token, value in listed if token == choice.lower() and math.isfinite(value)]
-        if likely:
-            found[choice] = max(likely)
-    if not found or reply.status not in ("ok", "truncated"):
+    listed = sorted((one for one in told if math.isfinite(one[0])), reverse=True)
+    meant = [[choice for choice in choices if token and choice.lower().startswith(token)] for _, token in listed]
+    found = {named[0]: value for (value, _), named in reversed([*zip(listed, meant, strict=True)]) if named}
+    doubtful = max(map(len, meant), default=0) > 1 or (len(found) < len(choices) and not any(meant[:1]))
+    if not found or doubtful or reply.status not in ("ok", "truncated"):
         return reply
     return replace(reply, text=chances(found), status="ok")
 
