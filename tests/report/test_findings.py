@@ -56,6 +56,20 @@ def test_faster_and_slower():
     assert "bk-code is not shown to differ from plain PPO" in said(runs("ppo", 400) + runs("bk-code", 400), "open")
 
 
+def test_what_stands_beside_plain_ppo_is_held_against_it_and_not_taken_for_it():
+    """DQN, which comes first in the alphabet, was what all ratios to PPO were of; PQN's ratio was 1."""
+    (comparison,), found = judged(runs("dqn", 100) + runs("ppo", 600) + runs("pqn", 300) + runs("bk-code", 200))
+    assert comparison.baseline is not None
+    assert comparison.baseline.label == "ppo"
+    assert [row.label for row in comparison.rows if row.baseline] == ["ppo"]
+    ratios = {row.label: round(row.ratio.estimate, 1) for row in comparison.rows if row.ratio is not None}
+    assert ratios == {"dqn": 0.2, "pqn": 0.5, "bk-code": 0.4}
+    assert any("bk-code reached 80 % in at most half the steps of plain PPO: 0.37 of" in one.text for one in found)
+    assert "no plain PPO" not in " ".join(one.text for one in found)
+    alone = said(runs("pqn", 600) + runs("bk-code", 200), "caution")
+    assert "There is no plain PPO here: pqn stands in its place, also where PPO is named." in alone
+
+
 def test_an_interval_without_width_is_called_the_grid_of_the_evaluations():
     """All runs of a method cross at the same evaluation, those of the other too: the spread is not none."""
     (comparison,), found = judged(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
-from bkrl.methods import settings_of
+from bkrl.methods import Method, settings_of
 from bkrl.report.groups import SUCCESS, Group, Trained, carried_on, final_and_average
 from bkrl.report.model import Difference, ResultRow, VersusControl
 from bkrl.report.payback import Payback
@@ -35,7 +35,7 @@ class Comparison:
 
     @property
     def baseline(self) -> ResultRow | None:
-        return next((row for row in self.rows if row.group.is_baseline), None)
+        return next((row for row in self.rows if row.baseline), None)
 
 
 def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0) -> Comparison:
@@ -43,7 +43,8 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
     steps spent on choosing the methods' settings.
     """
     groups = carried_on(groups)
-    notes = _seed_notes(groups) + _setting_notes(groups)
+    plain = _compared_with(groups)
+    notes = _seed_notes(groups) + _setting_notes(groups, plain)
     lasts = {run.key: float(run.series[SUCCESS][0][-1]) for group in groups for run in group.runs}
     horizon = min(lasts.values())
     longer = sorted({group.name for group in groups for run in group.runs if lasts[run.key] > horizon})
@@ -52,8 +53,8 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
             f"Runs in {env} were trained for different lengths; all numbers look at the first {horizon:,.0f} steps "
             f"only (longer: {', '.join(longer)})."
         )
-    rows = [_row(group, horizon, threshold) for group in groups]
-    base = next((row for row in rows if row.group.is_baseline), None)
+    rows = [replace(_row(group, horizon, threshold), baseline=group is plain) for group in groups]
+    base = next((row for row in rows if row.baseline), None)
     if base is not None:
         others = [row for row in rows if row is not base]
         found = iter(_adjusted([difference(row.group, base.group, horizon, threshold) for row in others]))
@@ -73,9 +74,14 @@ def _seed_notes(groups: Sequence[Group]) -> list[str]:
     return [f"Not all methods have the same seeds; missing: {'; '.join(lacking)}."] if lacking else []
 
 
-def _setting_notes(groups: Sequence[Group]) -> list[str]:
+def _compared_with(groups: Sequence[Group]) -> Group | None:
+    """Plain PPO, or else the first of those that others are compared with."""
+    found = [group for group in groups if group.is_baseline]
+    return min(found, key=lambda group: group.label != Method.baseline, default=None)
+
+
+def _setting_notes(groups: Sequence[Group], baseline: Group | None) -> list[str]:
     """Groups trained with another PPO than the baseline's: a difference between them need not be the shaping's."""
-    baseline = next((group for group in groups if group.is_baseline), None)
     if baseline is None:
         return []
     base = baseline.runs[0].settings
@@ -180,7 +186,7 @@ def _row(group: Group, horizon: float, threshold: float) -> ResultRow:
         guarantee=group.guarantee,
         unguarded=group.unguarded,
         control=group.is_control,
-        baseline=group.is_baseline,
+        baseline=False,
         n=len(group.runs),
         seeds=", ".join(str(seed) for seed in sorted({run.seed for run in group.runs})),
         draws=len({run.potential for run in group.runs if run.potential}),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bkrl.core.reporter import percent
+from bkrl.methods import Method
 from bkrl.methods.shaped import WITHOUT_ADVICE
 from bkrl.report.comparison import Comparison
 from bkrl.report.model import TONE_OF, Difference, ResultRow, Tone
@@ -15,7 +16,7 @@ from bkrl.stats.verdicts import ALPHA, HALF, too_few_pairs
 # Where knowledge does not help, or a control does as well, is said before anything else.
 _ORDER: tuple[Tone, ...] = ("against", "caution", "open", "for")
 TONES: dict[Tone, str] = {"caution": "Care", "against": "Against", "open": "Open", "for": "For"}
-
+_SAME_EVERYWHERE = "due to advice that is the same in every state, and not to what is known of states"
 RULES_SENTENCE = (
     "The labels come from the rules annotator: hand-written heuristics, not a language model. Nothing on this "
     "page shows what a language model knows; it shows what the method does with such knowledge."
@@ -110,6 +111,8 @@ def _of_env(comparison: Comparison, threshold: float) -> list[Finding]:
     if base is None:
         cautions.append("There is no plain PPO run here, so whether anything helps cannot be said.")
         return _cautions(cautions)
+    if base.group.label != Method.baseline:
+        cautions.append(f"There is no plain PPO here: {base.group.name} stands in its place, also where PPO is named.")
     cautions.append(too_few_pairs([row.against.p for row in comparison.rows if row.against is not None]))
     for row in comparison.rows:
         cautions += [row.group.doubt, _of_form(row), _of_advice(row), "" if row.group.is_control else _of_draws(row)]
@@ -124,11 +127,12 @@ def _of_env(comparison: Comparison, threshold: float) -> list[Finding]:
         found += _against_controls(row, threshold)
     for control in controls:
         if _sign(control.against) > 0:
+            not_due = _SAME_EVERYWHERE if control.group.control == "constant" else "not due to knowledge"
             found.append(
                 Finding(
                     "against",
                     f"The control {control.group.name} is better than plain PPO as well "
-                    f"({_difference_sentence(control.against, 'PPO')}): so much of a gain is {_not_due_to(control)}.",
+                    f"({_difference_sentence(control.against, 'PPO')}): so much of a gain is {not_due}.",
                 )
             )
     return found
@@ -136,12 +140,6 @@ def _of_env(comparison: Comparison, threshold: float) -> list[Finding]:
 
 def _cautions(texts: Sequence[str]) -> list[Finding]:
     return [Finding("caution", text) for text in texts if text]
-
-
-def _not_due_to(control: ResultRow) -> str:
-    if control.group.control == "constant":
-        return "due to advice that is the same in every state, and not to what is known of states"
-    return "not due to knowledge"
 
 
 def _few_seeds(comparison: Comparison) -> str:

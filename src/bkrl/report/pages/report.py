@@ -96,7 +96,7 @@ def _glance(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, ResultRow]] = {}
     for comparison in comparisons:
         for row in comparison.rows:
-            if not row.group.is_baseline:
+            if not row.baseline:
                 rows.setdefault(row.group.label, {})[comparison.env] = row
     found = []
     for _, by_env in sorted(rows.items()):
