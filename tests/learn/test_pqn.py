@@ -125,6 +125,27 @@ def test_off_policy_actions_and_new_goals_cut_the_return():
     assert 0 < carried.mean() < 1
 
 
+def test_the_action_of_a_guide_is_not_taken_for_the_best_one():
+    """While ε is large the guide's action is the likeliest, and returns went on where it was taken."""
+    learner = PQN(
+        make_vec("Toy-TwoExits", 8), agent(), [EnvReward()], PQNConfig(num_envs=8, num_steps=16), total_steps=1000
+    )
+    learner.agent.guide, learner.agent.guide_share = agent(), 0.9
+    with torch.no_grad():
+        learner.agent.module.head.bias[0] += 100
+        learner.agent.guide.module.head.bias[1] += 100
+    learner.learn = lambda: {}
+    learner.iterate()
+    c = learner.collector
+    next_values, ended = learner.next_values(True)
+    best = (c.rollout.actions == 0)[1:]
+    carried = ~ended[:, :, 0].numpy()
+    carried[:-1] &= best
+    assert best.mean() < 0.5 < (c.rollout.actions == 1).mean()
+    expected = naive(learner.rewards[:, :, 0].numpy(), next_values[:, :, 0].numpy(), carried, 0.99, 0.65)
+    np.testing.assert_allclose(learner.targets().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_untrained_values_are_near_0_however_many_actions_there_are():
     """Values of gain 1 began near 1.8 with 139 actions: learning was bootstrapped from them for 100,000 steps."""
     made = agent("Crafter-Typed-Harder", hidden=128)

@@ -139,7 +139,10 @@ class PQN(ActionValueLearner):
         c, T = self.collector, self.collector.num_steps
         next_values, ended = self.next_values(self.bootstrap_truncated)
         actions = torch.from_numpy(c.rollout.actions).to(self.device)
-        greedy = c.logits.argmax(-1) == actions  # (T, N)
+        said = c.logits.flatten(0, 1)
+        if self.agent.guide is not None:  # whose action may be likelier than the best one
+            said = self.agent.q_values(self.agent.inputs(c.views[:T].flat()))
+        greedy = said.argmax(-1).view_as(actions) == actions  # (T, N)
         carried = ~ended[:, :, 0]
         carried[:-1] &= greedy[1:]
         goal = c.views.goal
