@@ -132,6 +132,18 @@ def test_groups_of_weights_have_learning_rates_of_their_own() -> None:
         made("rnd")
 
 
+def test_novelty_learns_from_all_steps_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RND trains on the first quarter of a minibatch, which of sequences were their first steps alone."""
+    ppo = make(replace(CONFIG, num_envs=16), "recurrent", streams=[EnvReward(), RND((1,), 16, seed=1)])
+    given, loss = [], ppo.streams[1].loss
+    monkeypatch.setattr(ppo.streams[1], "loss", lambda index: given.append(index) or loss(index))
+    ppo.iterate()
+    assert len(given) == CONFIG.update_epochs
+    for index in given:
+        assert sorted(index.tolist()) == [*range(16 * CONFIG.num_steps)]
+        assert (index[: len(index) // 4] // 16).max() >= CONFIG.num_steps // 2
+
+
 def test_a_new_learner_has_not_touched_its_envs() -> None:
     envs = make_vec("Toy-Grid", 4)
     envs.reset = lambda **how: pytest.fail("reset")

@@ -79,11 +79,8 @@ class DQN(ActionValueLearner):
         waits = c.after_reward and self.earned < 1
         if waits:
             self.agent.since = self.step
-        losses: list[Tensor] = []
-        if self.step > c.learning_starts and not waits:
-            for _ in range(max(0, wanted)):
-                if self.replay.ready(c.n_step) >= c.batch_size:
-                    losses.append(self._update())
+        ready = not waits and self.replay.ready(c.n_step) >= c.batch_size
+        losses = [self._update() for _ in range(wanted if ready else 0)]
         if self.step // c.target_every > before // c.target_every:
             self.target.load_state_dict(self.agent.module.state_dict())
         loss = float(torch.stack(losses).mean()) if losses else 0.0

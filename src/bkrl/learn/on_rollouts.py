@@ -186,9 +186,7 @@ class RolloutLearner(Learner):
             boundary = self.collector.last_values(ends_truncated)
         next_values = torch.cat([values[1:], boundary[None, :N]])
 
-        terminated = to_device(r.terminated, self.device)
-        truncated = to_device(r.truncated, self.device)
-        ended = (terminated | truncated)[:, :, None] & self.episodic
+        ended = to_device(r.terminated | r.truncated, self.device)[:, :, None] & self.episodic
         next_values.masked_fill_(ended, 0.0)
         flat = next_values.view(T * N, K)
         cut = to_device(r.final_index[ends_truncated], self.device)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -171,17 +172,18 @@ class PPO(RolloutLearner):
         count, look = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
+        shuffled = partial(torch.randperm, generator=self.shuffle, device=self.device)
         epochs, far, before = 0, False, None
         for _ in range(c.update_epochs):
-            order = torch.randperm(count, generator=self.shuffle, device=self.device)
+            order = shuffled(count)
             for minibatch in order.split(count // c.num_minibatches):
                 self.optimizer.zero_grad()
                 parts = []
                 for part in minibatch.split(-(-len(minibatch) // c.accumulate)):
                     mb, logits, values = look(part)
                     loss, said = compute(logits, values, taken, mb, weights)
-                    for learner in self.learners.values():
-                        loss = loss + learner.loss(mb)
+                    for learner in self.learners.values():  # steps of sequences come in their order: they are mixed
+                        loss = loss + learner.loss(mb[shuffled(len(mb))] if self.memory else mb)
                     if self.imitation is not None:
                         loss = loss + self.imitation.loss(mb, logits)
                     share = len(part) / len(minibatch)

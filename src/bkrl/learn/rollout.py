@@ -314,15 +314,9 @@ class Collector:
         if views.image is not None:
             views.image[T] = tensors["rollout.image"]
         read = self.view.restored(under(tensors, "rollout.view."), views.symbols[T])
-        rows: tuple[tuple[Any, Any], ...] = (
-            (views.text, read.text),
-            (views.mission, read.mission),
-            (views.history, read.history),
-            (views.memory, read.memory),
-        )
-        for column, row in rows:
-            if column is not None:
-                column[T] = row
+        for name in ("text", "mission", "history", "memory"):
+            if (column := vars(views)[name]) is not None:
+                column[T] = vars(read)[name]
         self._note_missions(T)
         if views.goal is not None:
             views.goal[T] = tensors["rollout.goal"].astype(views.goal.dtype)
