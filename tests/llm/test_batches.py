@@ -326,6 +326,16 @@ def test_a_batch_whose_creation_answers_with_a_failure_is_not_given_up(desk: Des
     desk.same_as_live(done, num=10)
 
 
+def test_a_batch_that_cannot_be_looked_up_either_is_not_given_up(desk: Desk) -> None:
+    desk.server.desk.plan = lambda call, attempt: {"create": "500_after", "list": "403"}.get(call, "ok")
+    with pytest.raises(RunFailed, match="server failed"):
+        desk.label("submit", num=10)
+    desk.server.desk.plan = lambda call, attempt: "ok"
+    desk.finished(num=10)
+    assert set(desk.server.desk.submitted.values()) == {1}, "paid once"
+    assert max(desk.server.billed.values()) == 1
+
+
 def test_a_batch_that_was_lost_is_found_behind_hundreds_of_newer_ones(desk: Desk) -> None:
     desk.server.desk.plan = lambda call, attempt: "500_after" if call == "create" else "ok"
     desk.server.desk.hidden = 1

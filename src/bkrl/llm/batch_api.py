@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,12 @@ class BatchApi:
                 attempts=1,
             )
         except Fault as fault:
-            # A gateway that gave up may have passed the call on before.
-            uncertain = fault.billed or fault.reason.startswith("status 5")
-            if not uncertain:
+            if not fault.billed and not fault.reason.startswith("status 5"):
                 raise
-            found = await self.find(token)
-            if found is None:
-                raise Fault(fault.kind, fault.reason, str(fault), billed=True) from None
-            return found
+            with suppress(Fault):  # a gateway that gave up may have passed the call on, also where nobody can look
+                if (found := await self.find(token)) is not None:
+                    return found
+            raise Fault(fault.kind, fault.reason, str(fault), billed=True) from None
         return _id(created)
 
     async def status(self, batch_id: str) -> dict[str, Any]:
