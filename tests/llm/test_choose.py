@@ -97,6 +97,10 @@ def test_calibration_recovers_a_temperature_and_a_bias():
     assert found.bias[0] == pytest.approx(0.6, abs=0.4)
     assert np.exp(found(told)).sum(1) == pytest.approx(1)
     assert (found.known, found.source) == (100, "rules")
+    told[7] = np.nan
+    assert calibration(told, known, "rules").temperature == pytest.approx(found.temperature, rel=0.1)
+    assert calibration(told, known, "rules").known == 99
+    told[7] = true[7]
     flat = calibration(np.log(np.full((40, 2), 0.5)), known[:40], "rules", biased=False)
     assert flat.bias == (0, 0)
     sure = calibration(np.log(np.tile([0.9, 0.1], (5, 1))), np.zeros(5, np.int64), "rules")

@@ -279,14 +279,15 @@ class Calibration:
 def calibration(
     scores: NDArray[np.float64], known: NDArray[np.int64], source: str, *, biased: bool = True
 ) -> Calibration:
-    """The temperature and biases with the least cross-entropy on known outcomes (N,), by Newton-like descent.
+    """The temperature and biases with the least cross-entropy on known outcomes (N,); NaN does not count.
 
     A weak pull towards temperature 1 and no bias keeps both finite where the answers are perfect, or too few. Without
     `biased` only the temperature is fitted: outcomes that may change places have no bias.
     """
     from scipy.optimize import minimize
 
-    scores, known = scores[:MOST_KNOWN], known[:MOST_KNOWN]
+    clear = ~np.isnan(scores).any(1)
+    scores, known = scores[clear][:MOST_KNOWN], known[clear][:MOST_KNOWN]
     N, K = scores.shape
     free = K - 1 if biased else 0
 
