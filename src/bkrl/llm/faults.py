@@ -144,12 +144,12 @@ def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[st
             "There is no such model here" if known else "The address has no such API; check OPENAI_BASE_URL (and --api)"
         )
         return Fault("stop", "no such model", f"{what}{said}")
+    if status in (429, 503, 529):
+        return Fault("wait", "busy", f"the server asks for less (status {status}){said}", retry_after=wait)
     if status == 413 or any(mark in words for mark in _CONTEXT):
         return Fault("item", "context length", f"the prompt is too long for the model{said}")
     if 300 <= status < 400:
         return Fault("stop", "redirect", "The server redirects to another address; set OPENAI_BASE_URL to that one")
-    if status in (429, 503, 529):
-        return Fault("wait", "busy", f"the server asks for less (status {status}){said}", retry_after=wait)
     if status in (400, 422) and any(mark in words for mark in _NO_MODEL) and "model" in words:
         return Fault("stop", "no such model", f"There is no such model here{said}")
     if status in (400, 405, 415, 422):
