@@ -60,6 +60,17 @@ def test_logprobs_are_asked_for_once_only_to_know(server: FaultServer, tmp_path:
     assert remembered(tmp_path).logprobs is False, "accepted, and not given"
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_refusal_says_nothing_of_log_probabilities(server: FaultServer, tmp_path: Path, first: bool) -> None:
+    """Filtered answers have none; all questions after one were asked for words alone, once for each vote."""
+    server.plan = lambda prompt, attempt: "content_filter" if (len(server.requests) == 1) is first else "top"
+    asks = [Request((Message("user", f"Yes or No? {n}"),), choices=("Yes", "No")) for n in range(2)]
+    with Store(tmp_path) as store, AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK) as asker:
+        told = [asker.ask([one])[0] for one in asks]
+    assert [one.status for one in told] == (["filtered", "ok"] if first else ["ok", "filtered"])
+    assert remembered(tmp_path).logprobs is True
+
+
 def test_a_schema_that_is_accepted_and_ignored_is_known_as_such(server: FaultServer, tmp_path: Path) -> None:
     ask(tmp_path)
     assert remembered(tmp_path).schema_followed is True

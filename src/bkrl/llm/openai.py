@@ -190,7 +190,7 @@ class OpenAIBackend:
             if name in sent:
                 setattr(self.capabilities, name, True)
         self.capabilities.accepted = True
-        if "logprobs" in sent:
+        if "logprobs" in sent and reply.status == "ok" and not self.capabilities.logprobs:  # a refusal has none
             self.capabilities.logprobs = bool(body["choices"][0].get("logprobs"))
         if reply.format == "json_schema" and reply.status == "ok" and request.schema is not None:
             followed = follows(reply.text, request.schema)
