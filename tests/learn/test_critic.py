@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bkrl.agents.bot import BotAgent
+from bkrl.agents.build import new_agent
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
 from bkrl.agents.language.catalogue import open_language_model
 from bkrl.agents.language.heads import Critic
@@ -131,6 +133,22 @@ def test_ppo_trains_the_policy_and_leaves_the_critic_to_its_learner() -> None:
     assert all(map(torch.equal, before, agent.module.heads["value"].parameters()))
     figures = ppo.iterate()
     assert {"ppo/loss", "critic/explained_variance", "critic/held_out_loss", "critic/updates"} <= figures.keys()
+
+
+def test_a_return_that_the_critic_has_a_part_in_says_nothing_of_how_much_it_explains() -> None:
+    """Where a time limit ends an episode, its return holds what the critic says of the last view."""
+    envs = make_vec("Toy-Grid", 8)
+    config = PPOConfig(num_envs=8, num_steps=64)
+    ppo = PPO(envs, new_agent("compact", envs, "symbolic", 1, 0), [EnvReward()], config, total_steps=10**6, seed=3)
+    told: list[Tensor] = []
+    ppo.critic = SimpleNamespace(ready=True, learn=lambda *given: told.append(given[3]) or {})  # type: ignore[assignment]
+    ppo.iterate()
+    r = ppo.collector.rollout
+    known, running = np.zeros((64, 8), bool), np.zeros(8, bool)
+    for t in range(63, -1, -1):
+        known[t] = running = np.where(r.terminated[t] | r.truncated[t], r.terminated[t], running)
+    assert r.truncated.any()
+    assert np.array_equal(told[0].numpy(), known)
 
 
 def test_it_learns_from_states_as_they_are_when_the_agent_acts(monkeypatch: pytest.MonkeyPatch) -> None:

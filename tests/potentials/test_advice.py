@@ -228,8 +228,11 @@ def test_advice_follows_the_mission_where_the_potential_reads_it(tmp_path: Path)
         assert (advised.forward(advised.inputs(views), {}, None)[0].argmax(1) == best).all()
 
 
-def test_an_advised_policy_falls_back_to_its_base():
+def test_an_advised_policy_falls_back_to_its_base(monkeypatch: pytest.MonkeyPatch):
+    """Schedules are the base's, too: a language model's read texts stayed, which a run that goes on has not read."""
     base, psi = agent_of(network(1), "Toy-Chain"), Advice(network(2), 0.5)
+    steps: list[int] = []
+    monkeypatch.setattr(base, "schedule", steps.append)
     advised = AdvisedAgent(base, psi, weight=4.0, until=100)
     logits, values = base.module(every_state())
     views = Views(every_state().numpy())
@@ -238,6 +241,7 @@ def test_an_advised_policy_falls_back_to_its_base():
         shifted, same, _ = advised.forward(advised.inputs(views), {}, None)
         torch.testing.assert_close(shifted, logits + beta * psi(every_state()))
         assert torch.equal(same, values)
+    assert steps == [0, 25, 100, 500]
     assert all(p is q for p, q in zip(advised.groups()["policy"], base.module.parameters(), strict=True))
 
 

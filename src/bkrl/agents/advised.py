@@ -138,6 +138,7 @@ class AdvisedAgent(NetworkAgent):
         return cls(base, advice, both["weight"], both["until"])
 
     def schedule(self, step: int) -> None:
+        self.base.schedule(step)
         self.now = self.weight * max(0.0, 1.0 - step / self.until)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:

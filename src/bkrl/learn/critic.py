@@ -66,7 +66,7 @@ class CriticLearner:
         if N < HELD_OUT:  # whole envs would leave nothing to learn from, or nothing held out
             turn = turn + torch.arange(T, device=known.device)[:, None]
         held = (turn + self.rollouts) % HELD_OUT == 0
-        share = float(explained_variance(values[known], returns[known]))
+        share = float(explained_variance(values[known], returns[known])) if known.sum() > 1 else 0.0
         figures = {"critic/explained_variance": share}
         risen = self.rollouts < 2 or share > self.explained + RISE  # the first rollout is before it has learnt anything
         self.explained = share

@@ -124,7 +124,9 @@ class PPO(RolloutLearner):
         self.iteration += not figures
         values, (next_values, ended) = self.collector.values, self.followed
         sums = gae(self.rewards, values, next_values, ended, self.gamma, 1.0) + values
-        known = ended.all(-1).flip(0).cummax(0).values.flip(0)
+        ends, nothing = torch.where(ended, next_values, 0.0), torch.zeros_like(values)
+        ends[-1] = next_values[-1]  # what the critic says of where returns stop, a time limit included
+        known = (gae(nothing, nothing, ends, ended, self.gamma, 1.0) == 0).all(-1)
         return figures | critic.learn(self.collector, values, sums, known, self.hardware)
 
     @property
