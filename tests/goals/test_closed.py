@@ -307,6 +307,22 @@ def test_deeds_are_goals_where_they_are_likelier_than_the_others_of_their_situat
     assert not any(goal.startswith(("move", "do nothing")) for goal in asked.goals)
 
 
+class Topmost(Knowing):
+    """Tells likely words alone, as endpoints do: of water "Yes" where it is named first, and else rather "No"."""
+
+    async def complete(self, request):
+        reply, text = await super().complete(request), request.messages[-1].text
+        if '"drink water"' not in text:
+            return reply
+        return Reply(chances({"Yes": -0.001} if "Yes or No" in text else {"Yes": -6.0, "No": -0.003}))
+
+
+def test_a_word_that_one_phrasing_does_not_tell_of_does_not_decide_alone():
+    asked = deeds_by(Topmost())
+    with asked.session:
+        assert asked.suggest(CELLS[:1].tolist()) == [("chop tree",)]
+
+
 class Biased(Knowing):
     """Beside a thing that a deed names it is a little surer; how sure it is at all depends on deed and thing alone."""
 

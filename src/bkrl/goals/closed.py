@@ -18,7 +18,7 @@ from bkrl.goals.protocol import Goals
 from bkrl.goals.suggesters import deeds_to_suggest
 from bkrl.labelers.closed import goal_question
 from bkrl.labelers.material import EnvCard
-from bkrl.llm.choose import Chooser, ClosedAnswer, ClosedQuestion, Phrasing
+from bkrl.llm.choose import FLOOR, Chooser, ClosedAnswer, ClosedQuestion, Phrasing
 from bkrl.llm.protocol import Message, Request
 from bkrl.stats.ranks import area_with_interval
 from bkrl.text.prompts import Prompts
@@ -121,7 +121,7 @@ class ClosedSuggester:
 
     def _hear(self, key: int, k: int, answer: ClosedAnswer) -> None:
         if all(exchanges[0].answer is not None for exchanges in answer.exchanges):
-            scores = np.maximum(answer.scores, -99.0)
+            scores = np.where(np.isinf(answer.scores), FLOOR, answer.scores)
             self._odds[key][k] = (scores[:, 0] - scores[:, 1]).mean()
             self._left[key] -= 1
 

@@ -23,7 +23,7 @@ MAX_TOKENS: Final = 200
 MOST_KNOWN: Final = 100
 """So many known answers are enough for a temperature and a bias."""
 _COUNTED: Final = ("questions", "with_logprobs", "unclear", "failed")
-_FLOOR: Final = np.log(1e-4)
+FLOOR: Final = np.log(1e-4)
 """A word that was not among those told counts as this unlikely: one missing phrasing must not decide alone."""
 
 Line = tuple[tuple[Message, ...], tuple[str, ...]]
@@ -242,7 +242,7 @@ def settled(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     an annotator that mostly names the first of two still orders questions by how sure of it it is. A question with an
     unclear phrasing is NaN and agrees with nothing.
     """
-    centred = np.maximum(scores, _FLOOR)
+    centred = np.maximum(scores, FLOOR)
     centred = centred - centred.mean(2, keepdims=True)
     clear = ~np.isnan(centred).any((1, 2))
     together = centred.mean(1)
