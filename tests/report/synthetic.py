@@ -179,7 +179,7 @@ def train_rs(
     if potential is not None:
         settings["potential"] = potential
     config = TrainRsConfig(alg=alg, env=env, seed=seed, out=out, **settings)
-    given = {"potential": potential, "init_from": getattr(config, "init_from", None)}
+    given = {"potential": potential, **{name: getattr(config, name, None) for name in ("init_from", "data")}}
     inputs = {name: path for name, path in given.items() if path is not None}
     run = Run.create(out, stage="train-rs", config=config, inputs=inputs)
     for step, value in curve(half, seed, last):

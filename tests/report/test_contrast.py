@@ -13,6 +13,7 @@ from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.methods import TrainRsConfig
+from bkrl.report.comparison import compare
 from bkrl.report.contrast import _contrast, contrast, table, values
 from bkrl.report.groups import Group, Trained, group_runs
 from bkrl.report.provenance import follow
@@ -293,6 +294,26 @@ def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: 
     told = {one.dataset for one in found if one.alg == "bk-pref"}
     assert told == {sha256(data / "manifest.json")}
     assert next(one.dataset for one in found if one.alg == "ppo") == ""
+
+
+def test_clones_of_several_datasets_rest_on_them(tmp_path: Path) -> None:
+    """Those of one seed were taken for repeats of each other, "with the same potential", and left out."""
+    data = [collect(tmp_path / str(seed), seed=seed) for seed in (1, 2, 3)]
+    for number, one in enumerate(data):
+        for seed in (1, 2, 3):
+            train_rs(tmp_path, "bc", seed, 4e5 + 1e5 * number, name=f"bc-{number}-s{seed}", data=one)
+    for seed in (1, 2, 3):
+        train_rs(tmp_path, "ppo", seed)
+    chain = follow(sorted(tmp_path.glob("*-s?")))
+    (ppo, clones), notes = group_runs(training_runs(chain, list(chain.nodes.values()))[0])
+    assert not notes
+    assert (len(ppo.runs), len(clones.runs)) == (3, 9)
+    compared = compare(ppo.env, [ppo, clones], 0.8)
+    assert "Steps of bc are samples of a dataset, not of an env: no ratio to PPO's holds." in compared.notes
+    row = compared.rows[1]
+    assert (row.datasets, row.rests_on, row.average.n) == (3, "3 datasets", 3)
+    assert row.split is not None
+    assert row.split.share > 0.9
 
 
 def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
 from bkrl.methods import Method, settings_of
-from bkrl.report.groups import SUCCESS, Group, Trained, carried_on, final_and_average
+from bkrl.report.groups import SUCCESS, Group, carried_on, final_and_average
 from bkrl.report.model import Difference, ResultRow, VersusControl
 from bkrl.report.payback import Payback
 from bkrl.stats import intervals as st
@@ -53,6 +53,8 @@ def compare(env: str, groups: Sequence[Group], threshold: float, tuned: int = 0)
             f"Runs in {env} were trained for different lengths; all numbers look at the first {horizon:,.0f} steps "
             f"only (longer: {', '.join(longer)})."
         )
+    if cloned := [group.name for group in groups if group.is_clone]:
+        notes.append(f"Steps of {', '.join(cloned)} are samples of a dataset, not of an env: no ratio to PPO's holds.")
     rows = [replace(_row(group, horizon, threshold), baseline=group is plain) for group in groups]
     base = next((row for row in rows if row.baseline), None)
     if base is not None:
@@ -121,7 +123,7 @@ def _controls_of(row: ResultRow, rows: Sequence[ResultRow]) -> list[tuple[Result
 def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> Difference:
     """One group against another over the first `horizon` steps; p is not adjusted yet."""
     rng = generator(0, "report", "difference", ours.env, ours.label, theirs.label)
-    crossed = [[_crossing(run, threshold) for run in group.runs] for group in (ours, theirs)]
+    crossed = [_crossings(group, threshold) for group in (ours, theirs)]
     times = [restrict(side, horizon) for side in crossed]
     ratio = None
     someone_got_there = any(not censored.all() for _, censored in times)
@@ -172,13 +174,12 @@ def _costed(row: ResultRow, found: Difference, base: ResultRow, tuned: int) -> R
 def _row(group: Group, horizon: float, threshold: float) -> ResultRow:
     rng = generator(0, "report", group.env, group.label)
     finals, averages = final_and_average(group, horizon)
-    crossings = [_crossing(run, threshold) for run in group.runs]
     by_draw: dict[str, list[float]] = {}
     for run, value in zip(group.runs, averages, strict=True):
         by_draw.setdefault(run.potential, []).append(float(value))
     split = split_variance(by_draw, {run.potential: run.dataset for run in group.runs})
     final, average = (nested_interval(values, group.origins, rng).clipped() for values in (finals, averages))
-    steps = summarise_steps(crossings, horizon, rng, group.origins)
+    steps = summarise_steps(_crossings(group, threshold), horizon, rng, group.origins)
     return ResultRow(
         label=group.name,
         alg=group.alg,
@@ -221,5 +222,5 @@ def steps_text(steps: StepsSummary) -> str:
     return ("at least " if steps.censored else "") + step_label(steps.restricted.estimate)
 
 
-def _crossing(run: Trained, threshold: float) -> Crossing:
-    return steps_to_threshold(*run.series[SUCCESS], threshold)
+def _crossings(group: Group, threshold: float) -> list[Crossing]:
+    return [steps_to_threshold(*run.series[SUCCESS], threshold) for run in group.runs]

@@ -31,7 +31,7 @@ class Trained:
     """One training run, as far as a comparison needs it.
 
     `settings`: what must agree for runs to be pooled. `dataset`, `potential`: hashes of what it rests on, "" where it
-    rests on none. `empty`: its form of shaping takes advice, and there was none to take.
+    rests on none; the first in both for a clone. `empty`: its shaping takes advice, and there was none to take.
     """
 
     key: str
@@ -104,6 +104,11 @@ class Group:
     def origins(self) -> list[tuple[str, str]]:
         """Dataset and potential of each run."""
         return [(run.dataset, run.potential) for run in self.runs]
+
+    @property
+    def is_clone(self) -> bool:
+        """Whether it learns from a dataset alone: its steps are samples."""
+        return self.runs[0].dataset == self.runs[0].potential != ""
 
     @property
     def empty(self) -> bool:

@@ -83,11 +83,8 @@ def band(label: str, curves: Sequence[Series], rng: np.random.Generator, *, repe
         low, high = np.quantile(intervals.interquartile_mean(draws, axis=1), intervals.ENDS, axis=0)
         return Band(label, grid, intervals.interquartile_mean(values, axis=0), low, high, n, "bootstrap")
     centre = values.mean(axis=0)
-    if n == 1:
-        unknown = np.full_like(centre, math.nan)
-        return Band(label, grid, centre, unknown, unknown, 1, "none")
-    half = intervals.student_975(n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n)
-    return Band(label, grid, centre, centre - half, centre + half, n, "t")
+    half = intervals.student_975(n - 1) * values.std(axis=0, ddof=1) / math.sqrt(n) if n > 1 else math.nan
+    return Band(label, grid, centre, centre - half, centre + half, n, "t" if n > 1 else "none")
 
 
 def final_and_average(steps: np.ndarray, values: np.ndarray, horizon: float) -> tuple[float, float]:
