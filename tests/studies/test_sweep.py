@@ -605,6 +605,9 @@ def test_the_report_of_a_part_is_on_what_is_done(tmp_path, monkeypatch):
     study = load_study(str(tmp_path / "toy.toml"), OUT)
     asked = report_on(chosen(study, OUT, "chain/bk*"), study).config.runs
     assert {run.name for run in asked} == {"ppo-s1", "bk-pref-s1"}
+    toy(tmp_path, TOY.replace("steps = 4096", "steps = 6144"))  # ppo-s1 is of another study now
+    longer = load_study(str(tmp_path / "toy.toml"), OUT)
+    assert {run.name for run in report_on(chosen(longer, OUT, "chain/bk*"), longer).config.runs} == {"bk-pref-s1"}
 
 
 @pytest.mark.slow

@@ -50,10 +50,10 @@ def chosen(study: Study, out: Path, only: str) -> list[Cell]:
 
 
 def report_on(cells: Iterable[Cell], study: Study) -> Cell:
-    """The study's report on those of its runs that are among these cells, or complete already."""
-    here = {cell.run_dir for cell in cells}
-    runs = [run for run in study.report.config.runs if run in here or (run / "manifest.json").exists()]
-    return study.report._replace(config=replace(study.report.config, runs=tuple(runs)))
+    """The study's report on those of its runs that are among these cells, or done already."""
+    asked, here = study.report.config, {cell.run_dir for cell in cells}
+    done = {cell.run_dir for cell in study.cells if cell.run_dir in here or state_of(cell) == "done"}
+    return study.report._replace(config=replace(asked, runs=tuple(run for run in asked.runs if run in done)))
 
 
 def state_of(cell: Cell) -> str:
