@@ -224,10 +224,12 @@ def test_achievements_are_measured_where_a_set_asks_for_them(tmp_path):
         path = tmp_path / f"{measure}.toml"
         path.write_text(
             f'title = "t"\nenv = "CrafterReward-v1@length=40"\nmeasure = "{measure}"\nalso_first = 2\n'
-            '[[condition]]\nname = "short"\n[[published]]\nname = "them"\nsuccess = 0.5\n'
+            'beside = ["bot"]\n[[condition]]\nname = "short"\n[[published]]\nname = "them"\nsuccess = 0.5\n'
         )
         done = run(EvaluateConfig(policy, out=tmp_path / measure, episodes=6, conditions=str(path)), Reporter())
         every = pq.read_table(done.path / "conditions.parquet").to_pylist()
+        bot = json.loads((done.path / "evaluation.json").read_text())["conditions"][-1]
+        assert bot["refused"] == "there is no bot in CrafterReward-v1@length=40"
         rows = {row["mode"]: row for row in done.facts["conditions"]}
         for mode in ("sampled", "greedy"):
             rates = rows[mode]["unlocked"]

@@ -202,10 +202,15 @@ def with_options(env_id: str, more: dict[str, str]) -> str:
     return env_spec(f"{bare}@{text}" if text else bare).env_id
 
 
+def knows(env_id: str) -> dict[str, Any]:
+    """The options that an env knows, with their defaults."""
+    bare = env_spec(options.split(env_id)[0])
+    return {one.name: one.default for one in family(bare.family).options(bare)}
+
+
 def kinds_of(env_id: str) -> dict[str, str]:
     """The env of each kind of task of an env, by the kind; the env itself, by "", where it has no kinds."""
-    bare, chosen = options.split(env_id)
-    known: dict[str, Any] = {one.name: one.default for one in family(env_spec(bare).family).options(env_spec(bare))}
+    chosen, known = options.split(env_id)[1], knows(env_id)
     if "task_kinds" not in known:
         return {"": env_id}
     kinds = chosen["task_kinds"].split("+") if "task_kinds" in chosen else known["task_kinds"]

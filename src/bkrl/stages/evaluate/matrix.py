@@ -25,7 +25,7 @@ from bkrl.core.files import atomic_write, plain, read_json, to_json
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import bot_of, env_spec, family, make_vec, options
 from bkrl.runs.record import Run
-from bkrl.stages.evaluate.conditions import Condition, Conditions, Measure, env_of, kinds_of, with_options
+from bkrl.stages.evaluate.conditions import Condition, Conditions, Measure, env_of, kinds_of, knows, with_options
 from bkrl.stats.intervals import t_interval, wilson_interval
 from bkrl.stats.scores import score_interval
 
@@ -110,7 +110,7 @@ def played(
         wording = condition.wording.to_json()
         for name in (POLICY, *conditions.beside):
             env_id = env_of(condition, policy.env_id)
-            if name == "bot":  # it plans with all actions
+            if name == "bot" and "actions" in knows(env_id):  # it plans with all of them
                 env_id = with_options(env_id, {"actions": "all"})
             for mode in modes if name == POLICY else modes[:1]:
                 row = MatrixRow(name, condition.name, mode, env_id)
@@ -147,15 +147,12 @@ def _cell(
 ) -> list[dict[str, Any]]:
     """The episodes of a cell: those that an earlier start of this run has played, or played now."""
     described = plain(asdict(cell))
-    if path.is_file():
-        kept = read_json(path)
-        if kept.get("cell") == described:
-            episodes: list[dict[str, Any]] = kept["episodes"]
-            return episodes
+    if path.is_file() and (kept := read_json(path)).get("cell") == described:
+        return list(kept["episodes"])
     names = family(env_spec(cell.env).family).achievements
     envs = make_vec(cell.env, min(cell.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
     try:
-        episodes = [
+        episodes: list[dict[str, Any]] = [
             {
                 "seed": e.seed,
                 "mission": e.mission,
