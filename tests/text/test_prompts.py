@@ -188,7 +188,7 @@ def test_a_template_of_ones_own_is_tried_once(tmp_path, monkeypatch) -> None:
 
 def test_every_file_of_ones_own_that_a_question_may_hold_is_among_those_that_decide_it(tmp_path):
     for name in ("layout_babyai", "layout_crafter", "world_more"):
-        (tmp_path / f"{name}.md").write_text("Other words.\n")
+        (tmp_path / f"{name}.md").write_text("Other words.\n", "utf-8-sig")
     own = open_prompts(str(tmp_path))
     card = env_card("BabyAI-GoToLocal-v0", own)
     assert layout_text(card) == "Other words."

@@ -176,9 +176,9 @@ def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
 
 
 def read_text(path: Path, what: str, remedy: str) -> str:
-    """A file of UTF-8 text. InputError "WHAT cannot be read (why); REMEDY." for anything else."""
+    """A file of UTF-8 text, without its byte order mark. InputError "WHAT cannot be read (why); REMEDY." for others."""
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise InputError(f"{what} cannot be read ({reason}); {remedy}.") from None
