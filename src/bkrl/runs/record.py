@@ -85,10 +85,9 @@ class Run:
             different = [] if found is None else differences(found, wanted, type(config))
             if different and (lock is None or not only_config(path)):
                 more = f" and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
-                raise UsageError(
-                    f"{path} holds a run that differs in {', '.join(different[:_NAMED])}{more}; choose another --out, "
-                    "or pass --fresh to remove it first."
-                )
+                way = ", or pass --fresh to remove it first" if hasattr(config, "fresh") else ""
+                named = ", ".join(different[:_NAMED]) + more
+                raise UsageError(f"{path} holds a run that differs in {named}; choose another --out{way}.")
             if found is None or different:
                 atomic_write(path / CONFIG, to_json(wanted))
                 found = plain(wanted)
