@@ -60,7 +60,7 @@ def prompt(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check this installation: packages, envs, sandbox, compiler cache, folders, keys (never shown)."""
+    """Check this installation: packages, envs, sandbox, torch, folders, keys (never shown)."""
     from bkrl.cli.doctor import examine
 
     findings = examine()
