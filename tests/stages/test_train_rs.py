@@ -186,7 +186,11 @@ def test_a_policy_begins_as_the_advice_and_keeps_its_own_values(begins: TrainRsC
         torch.testing.assert_close(begun.agent.module(seen)[0], 3.0 / 2.0 * told.network(seen)[0])
     for layer in ("head.weight", "head.bias"):  # the last row is the value's
         assert torch.equal(begun.agent.module.state_dict()[layer][-1], plain.agent.module.state_dict()[layer][-1])
-    begun.close(), plain.close()
+    # Without any trust in it (--trust auto at chance) nothing is left of it, in the layers before the head either.
+    nothing = method.build(replace(begins, advice_coef=0.0)).learner
+    for layer, one in plain.agent.module.state_dict().items():
+        assert torch.equal(nothing.agent.module.state_dict()[layer], one)
+    begun.close(), plain.close(), nothing.close()
 
 
 @pytest.mark.parametrize("form", ["start", "progress+start"])

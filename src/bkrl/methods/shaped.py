@@ -417,7 +417,7 @@ def advise(settings: Any, opened: Opened, agent: TrainableAgent) -> TrainableAge
             f"{form} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
             "--allow-empty-advice."
         )
-    if psi is None or (form in STARTED and psi.empty):
+    if psi is None or (form in STARTED and (psi.empty or weight == 0.0)):
         return agent
     if form in STARTED:
         started: Any = agent
