@@ -222,6 +222,9 @@ def test_the_outlook_is_a_result_on_stdout(
     assert 3 <= values["requests"] <= 10
     assert (len(values["prompts"]), values["kept"]) == (3, 0)
     assert 0 < values["usd"] < values["most_usd"]
+    # A reply that is cut off is asked for with four times the room; one that cannot be read is asked for again
+    assert values["most_tokens_out"] == values["requests"] * (2048 + 4 * 2048)
+    assert values["at_most"] == 2
     assert run_command([*command, "openai:who-knows", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["usd"] is None
     assert list(tmp_path.iterdir()) == []

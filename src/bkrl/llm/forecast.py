@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from bkrl.llm.policy import LONGER_REPLY
 from bkrl.llm.prices import FREE, Price
 from bkrl.llm.protocol import Reply, Request, Tier, request_key
 from bkrl.llm.store import FILE, Store
@@ -16,9 +17,9 @@ CHARS_PER_TOKEN = 4
 @dataclass(frozen=True)
 class Outlook:
     """Totals of what is still to be asked. Tokens in are estimated from characters; tokens out are guessed (or taken
-    from `measured` replies of the same questions), and bounded by the longest reply that is allowed. `prompts` are some
-    of those that would be sent, `notes` what a person should know besides. All figures are for `requests` questions;
-    there may be `at_most` times as many.
+    from `measured` replies of the same questions), and bounded by replies that are all cut off and asked for once more
+    with more room. `prompts` are some of those that would be sent, `notes` what a person should know besides. All
+    figures are for `requests` questions; there may be `at_most` times as many.
     """
 
     requests: int
@@ -47,30 +48,27 @@ class Outlook:
         kept = f" ({self.kept:,} of them in the store already)" if self.kept else ""
         out = f"from {self.measured:,} replies in the store" if self.measured else "a guess"
         most = f" to {self.requests * self.at_most:,.0f}" if self.at_most > 1 else ""
-        said = [
+        return [
             f"{self.requests:,}{most} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at "
             f"{CHARS_PER_TOKEN} characters a token), {self.tokens_out:,} out ({out}; at most "
             f"{self.most_tokens_out * self.at_most:,.0f}).",
             self._in_words(),
+            "Nothing was asked or written.",
         ]
-        return [*said, "Nothing was asked or written."]
 
     def values(self) -> dict[str, object]:
         """All of it as plain values; dollars are None where the price is not known."""
         about, most = self._dollars() or (None, None)
         values = {name: value for name, value in vars(self).items() if name not in ("price", "notes", "prompts")}
-        price = None if self.price is None else self.price.source
         words = {"note": "\n".join(self.notes) or None, "prompts": list(self.prompts)}
-        return {**values, "usd": about, "most_usd": most, "price": price, **words}
+        return {**values, "usd": about, "most_usd": most, "price": self.price and self.price.source, **words}
 
     def _dollars(self) -> tuple[float, float] | None:
         """About, and with the longest replies; None where the price is not known."""
         if self.price is None:
             return None
-        return (
-            self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier),
-            self.at_most * self.price.of_tokens(self.tokens_in, self.most_tokens_out, 0, self.tier),
-        )
+        about = self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier)
+        return about, self.at_most * self.price.of_tokens(2 * self.tokens_in, self.most_tokens_out, 0, self.tier)
 
     def _in_words(self) -> str:
         dollars = self._dollars()
@@ -80,8 +78,9 @@ class Outlook:
             return "Price: nothing, this machine answers."
         about, most = dollars
         tier = "" if self.tier == "default" else f" as {self.tier}"
-        longest = "with the longest replies" if self.at_most == 1 else "with most requests and the longest replies"
-        return f"Price{tier}: about ${about:,.2f}, {longest} ${most:,.2f} ({self.price.source})."
+        requests = "" if self.at_most == 1 else "with most requests, and "
+        longest = f"at most ${most:,.2f} ({requests}each reply cut off and asked for again)"
+        return f"Price{tier}: about ${about:,.2f}, {longest}, by {self.price.source}."
 
 
 def shown(requests: Sequence[Request]) -> tuple[str, ...]:
@@ -111,7 +110,7 @@ def forecast(
         kept=len(wanted) - len(open_),
         tokens_in=sum(len(message.text) for request in open_ for message in request.messages) // CHARS_PER_TOKEN,
         tokens_out=round(sum(min(typical, request.max_tokens) for request in open_)),
-        most_tokens_out=sum(request.max_tokens for request in open_),
+        most_tokens_out=sum(request.max_tokens for request in open_) * (1 + LONGER_REPLY),
         measured=len(lengths),
         price=price,
         tier=tier,

@@ -99,7 +99,8 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
         prompts = shown(requests)
     tier: Tier = config.tier if config.batch == "off" else "batch"
     reckoned = forecast(requests, job.variant.reply_tokens, job.cache, session.backend.identity, session.price, tier)
-    samples = Chooser(session, votes=plan.votes).votes if plan.closed else 1
+    mended = session.backend.identity is not None and "repair" in job.variant.templates
+    samples = Chooser(session, votes=plan.votes).votes if plan.closed else 1 + mended
     return replace(reckoned, prompts=prompts, notes=tuple(notes), at_most=samples)
 
 

@@ -81,7 +81,7 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
         f"{most:,} programs, {how}",
         f"At most {config.trainings:,} trainings of {config.steps:,} steps, {steps:,} env steps in all.",
     )
-    return replace(found, prompts=(text.rstrip("\n"),), notes=notes)
+    return replace(found, prompts=(text.rstrip("\n"),), notes=notes, at_most=1 if plan.closed else FAILURES)
 
 
 def _plan(config: EvolveConfig) -> Plan:
