@@ -84,6 +84,13 @@ def test_train_rm_knows_which_labels_a_flag_is_for(variant, flags, sentence, cap
     assert run_command(["train-rm", str(path), "--out", str(out), *flags.split(), "--lenient"]) != 2
 
 
+@pytest.mark.parametrize("flags", ["--epochs 3", "--encoder hash", "--play-steps 64", "--dataset other"])
+def test_a_dataset_in_the_place_of_labels_has_no_flags_of_labels(flags, refused):
+    assert f"{flags.split()[0]} has no effect here, only with" in refused(
+        ["train-rm", "sample:data-crafter", "--advice", "random", *flags.split()], 2
+    )
+
+
 def test_labels_that_are_not_there_are_what_is_told(capsys, tmp_path):
     assert run_command(["train-rm", str(tmp_path / "none"), "--epochs", "3"]) == 3
     assert "There is no run at" in capsys.readouterr().err

@@ -86,6 +86,8 @@ def test_what_was_played_is_counted_and_is_for_programs_alone(labels: Run, made:
     assert made.facts["advice"] == "program"
     with pytest.raises(UsageError, match="play_steps has no effect here"):
         bkrl.train_rm(TrainRmConfig(labels.path, play_steps=640, control="zero", out=tmp_path / "z"))
+    told = TrainRmConfig(labels.path, play_steps=640, advice="random", cache=tmp_path / "cache", out=tmp_path / "told")
+    assert "steps" not in train_rm.run(told, Reporter()).facts
 
 
 def test_the_rules_programs_say_what_is_sensible_in_crafter(made: Run) -> None:

@@ -17,24 +17,23 @@ _FITTED = AppliesWhen(
 
 
 def _made_of(variant: str, labels: Path) -> bool | None:
-    """Whether labels are of a variant; None where no complete label run is there, which the stage has words for."""
+    """Whether labels are of a variant, "" for any, and no dataset; None for others, which the stage has words for."""
     try:
         manifest = read_json(locate(labels) / "manifest.json")
     except InputError:
         return None
-    found = manifest["facts"].get("variant", manifest["config"].get("variant"))
-    return bool(found == variant) if manifest["stage"] == "label" else None
+    stage, facts = manifest["stage"], manifest["config"] | manifest["facts"]
+    return stage == "label" and variant in ("", facts.get("variant")) if stage in ("label", "collect") else None
 
 
-_PREFERENCES = (
-    _FITTED,
-    AppliesWhen("preference labels, made with --variant pref (bk-pref)", lambda c: _made_of("pref", c.labels)),
-)
-_PROGRAMS = (
-    _FITTED,
-    AppliesWhen("code labels, made with --variant code (bk-code)", lambda c: _made_of("code", c.labels)),
-)
-_GOALS = (_FITTED, AppliesWhen("goal labels, made with --variant goal (bk-goal)", lambda c: _made_of("goal", c.labels)))
+def _of(variant: str, kind: str) -> tuple[AppliesWhen, ...]:
+    """What the flags of one kind of labels have an effect with."""
+    words = f"{kind} labels, made with --variant {variant} (bk-{variant})"
+    return _FITTED, AppliesWhen(words, lambda c: _made_of(variant, c.labels))
+
+
+_LABELS = AppliesWhen("labels (a collect run is the dataset)", lambda c: _made_of("", c.labels))
+_PREFERENCES, _PROGRAMS, _GOALS = _of("pref", "preference"), _of("code", "code"), _of("goal", "goal")
 _ADVICE = AppliesWhen("--advice", lambda c: bool(c.advice))
 
 
@@ -47,7 +46,8 @@ class TrainRmConfig:
         Path | None, Flag("run directory  [default: logs/rm-LABELS, with the control and the part]", identity=False)
     ] = None
     dataset: Annotated[
-        Path | None, Flag("the dataset  [default: the one the labels were made from]", pooled=True, reads=True)
+        Path | None,
+        Flag("the dataset  [default: the one the labels were made from]", only=(_LABELS,), pooled=True, reads=True),
     ] = None
     encoder: Annotated[
         str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS)

@@ -23,7 +23,7 @@ from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.config import TrainRmConfig
-from bkrl.potentials.kinds import UNLABELLED, Material, Shuffle, made_from
+from bkrl.potentials.kinds import Material, Shuffle, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.potentials.told import told_by
@@ -129,7 +129,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         **({"reads": list(artefact.reads)} if artefact.reads else {}),
         certificate=found.certificate.summary(),
         advice=advice_source(training),
-        **({"steps": config.play_steps} if config.play_steps and control not in UNLABELLED else {}),
+        **({"steps": config.play_steps} if config.play_steps and advice["source"] == "program" else {}),
         **({"warnings": found.warnings} if found.warnings else {}),
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
         **({"labels_at_chance": doubted} if doubted else {}),
