@@ -91,6 +91,9 @@ def test_submit_come_back_collect_gives_the_tables_of_a_live_run(desk: Desk) -> 
     done = desk.label("collect")
     assert done is not None
     assert done.facts["batches"][0]["status"] == "completed"
+    usage, sent = done.facts["usage"], done.facts["batches"][0]["requests"]
+    assert (usage["requests"], usage["cached"], usage["sent"]) == (sent + 1, 0, 1), "the run asked for all of them"
+    assert f"0 from the store, 1 sent, {sent} in batches" in "".join(desk.told.lines)
     assert set(desk.server.desk.submitted.values()) == {1}
     assert max(desk.server.billed.values()) == 1
     desk.same_as_live(done)

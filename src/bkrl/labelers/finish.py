@@ -80,6 +80,6 @@ def _say(session: AskSession, reporter: Reporter) -> None:
         )
     if session.backend.identity is not None:
         cost = usage.cost_in_words()
-        reporter.say(
-            f"{usage.asked:,} requests: {usage.cached:,} from the store, {session.budget.sent:,} sent; {cost}."
-        )
+        batches = session.budget.requests - session.budget.sent
+        sent = f"{session.budget.sent:,} sent" + (f", {batches:,} in batches" if batches else "")
+        reporter.say(f"{usage.asked:,} requests: {usage.cached:,} from the store, {sent}; {cost}.")

@@ -15,6 +15,7 @@ from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, check_checksum, plain, read_json, to_json, with_checksum
 from bkrl.llm.batch_api import BatchApi
+from bkrl.llm.budget import KEY
 from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.faults import redacted
 from bkrl.llm.openai import OpenAIBackend
@@ -63,6 +64,11 @@ def out_in(folder: Path) -> int:
     return sum(len(batch.keys) for batch in _read(folder / FILE)[0] if not batch.collected)
 
 
+def asked_in(folder: Path) -> set[str]:
+    """Of the questions that a run has put into batches what `Budget.keys` holds of others."""
+    return {key[:KEY] for batch in _read(folder / FILE)[0] for key in batch.keys}
+
+
 class Batches:
     """The batches of one run, whose folder holds `batches.json`. They share the store and budget of a session that asks
     an OpenAI-compatible endpoint. Every method raises RunFailed with a sentence when the endpoint does not play along.
@@ -98,11 +104,8 @@ class Batches:
         return self._backend.capabilities.accepted
 
     def facts(self) -> list[dict[str, Any]]:
-        return [
-            {"id": batch.batch_id, "status": batch.status, "requests": len(batch.keys)}
-            for batch in self.batches
-            if batch.batch_id
-        ]
+        named = [batch for batch in self.batches if batch.batch_id]
+        return [{"id": one.batch_id, "status": one.status, "requests": len(one.keys)} for one in named]
 
     async def _submit(self, missing: Mapping[str, Request]) -> None:
         await self._recover()
@@ -218,8 +221,7 @@ class Batches:
                 errors = said.get("errors")
                 listed = errors.get("data") if isinstance(errors, dict) else None
                 words = "; ".join(str(error.get("message")) for error in (listed or [])[:3] if isinstance(error, dict))
-                words = redacted(words) or "no reason given"
-                self._reporter.warn(f"{batch.batch_id} failed as a whole ({words}).")
+                self._reporter.warn(f"{batch.batch_id} failed as a whole ({redacted(words) or 'no reason given'}).")
             batch.collected = True
             self._save()
         return outcome

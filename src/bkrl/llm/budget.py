@@ -17,7 +17,7 @@ from bkrl.core.flags import Flag
 from bkrl.core.lines import LineFile, read_lines
 
 FILE = "spending.jsonl"
-_KEY = 16
+KEY = 16
 """Characters of a question's key that tell it from the others of a run."""
 _Dollars = Annotated[float, Flag("", least=0)]
 _Count = Annotated[int, Flag("", least=0)]
@@ -55,7 +55,7 @@ class Budget:
         self.requests = self.sent = self.lost = 0
         """Requests with those of batches and without, and answers that were lost and may have been billed."""
         self.keys: set[str] = set()
-        """Beginnings of the keys of the questions that were sent, batches apart."""
+        """Beginnings of the keys of the questions that were sent; those in batches are added (`batches.asked_in`)."""
         self.paid = 0.0
         self.doubtful = 0.0
         """Dollars that may have been billed for answers that were lost, at most."""
@@ -83,7 +83,7 @@ class Budget:
 
     def bought(self, key: str) -> bool:
         """Whether the question with this key was sent, by any process that worked in the run."""
-        return key[:_KEY] in self.keys
+        return key[:KEY] in self.keys
 
     @property
     def committed(self) -> float:
@@ -124,7 +124,7 @@ class Budget:
         if requests != 1:
             send["requests"] = requests
         if key:
-            send["key"] = key[:_KEY]
+            send["key"] = key[:KEY]
         self._sent(send)
         self._note(send)
         return send["send"]

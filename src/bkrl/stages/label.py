@@ -24,7 +24,7 @@ from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
-from bkrl.llm.batches import Batches, out_in
+from bkrl.llm.batches import Batches, asked_in, out_in
 from bkrl.llm.choose import Chooser
 from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast, shown
@@ -91,8 +91,7 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     if requests is None:
         most = plan.num * plan.votes
         text = example_prompt("code", plan.card)
-        said = f"At most {most:,} requests, each building on the reply before; reckoned with the first prompt."
-        notes = [said, *notes]
+        notes = [f"At most {most:,} requests, each building on the one before; reckoned with the first prompt.", *notes]
         prompts: tuple[str, ...] = (text.rstrip("\n"),)
         requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
     else:
@@ -137,9 +136,7 @@ def _collect(
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in outcome.faults.most_common())
         reporter.warn(f"{outcome.faults.total():,} requests brought no reply ({reasons}).")
     if outcome.foreign:
-        reporter.warn(
-            f"{outcome.foreign:,} lines of the output belong to no request of this run; they were left alone."
-        )
+        reporter.warn(f"{outcome.foreign:,} lines of the output belong to no request of this run, and were left alone.")
     kept, done = _from_store(job, batches, session)
     if not kept.missing:
         return kept, done
@@ -171,6 +168,7 @@ def _at_work(job: _Job, reporter: Reporter) -> Iterator[tuple[Run, AskSession]]:
                 reporter.warn(sentence)
         if session.store is not None:
             session.keep_account(result.path)
+            session.budget.keys |= asked_in(result.path)
         yield result, session
 
 
