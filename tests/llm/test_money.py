@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.core.config import AskConfig
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
 from bkrl.llm.budget import Budget, Exhausted
+from bkrl.llm.opening import session_with
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
 from bkrl.llm.protocol import Connection, Exchange, Message, Reply, Request
 from bkrl.llm.session import AskSession
@@ -229,6 +231,16 @@ def test_flex_is_asked_for_priced_and_missed_loudly(server: FaultServer, tmp_pat
             pytest.raises(RunFailed, match="no flex tier"),
         ):
             asker.ask([Request((Message("user", "y"),))])
+
+
+def test_flex_is_given_the_time_that_it_takes(tmp_path: Path) -> None:
+    """Replies that come after minutes were cut off, paid for perhaps, and asked for again."""
+    for tier, seconds in (("default", 120.0), ("flex", 900.0)):
+        backend = open_backend("openai:m", Connection(tmp_path, tier=tier, asking=False))
+        policy = session_with(backend, AskConfig(), tier=tier).policy
+        assert policy.deadline == seconds
+        assert policy.patience > seconds
+        assert policy.stall > seconds
 
 
 def test_every_shipped_price_is_dated_and_sane() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
@@ -40,14 +41,14 @@ def open_session(
     return opened(session, settings.cache if asking else None, stack)
 
 
-def session_with(
-    backend: Backend, settings: AskConfig, reporter: Reporter | None = None, *, rpm: float = 0, tpm: float = 0
-) -> AskSession:
-    """A session with a backend, which `opened` opens. UsageError where a cost is bounded and not known."""
+def session_with(backend: Backend, settings: AskConfig, reporter: Reporter | None = None, **pace: Any) -> AskSession:
+    """A session with a backend, which `opened` opens; `pace`: more for `AskPolicy.of`. UsageError where a cost is
+    bounded and not known.
+    """
     price = find_price(backend.identity, settings.prices)
     if backend.identity is not None and price is None and settings.max_cost:
         raise unknown_price(backend.identity)
-    policy = AskPolicy.of(backend.identity, settings.concurrency, rpm or None, tpm or None)
+    policy = AskPolicy.of(backend.identity, settings.concurrency, **pace)
     budget = Budget(None, settings.max_requests or None, settings.max_cost or None)
     return AskSession(backend, None, policy, reporter, budget, price)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from bkrl.llm.protocol import LOCAL
+from bkrl.llm.protocol import LOCAL, Tier
 
 EMPTY = ("empty", "no choices")
 NEVER_ANSWERED = ("unreachable", "not an API", *EMPTY)
@@ -36,6 +36,9 @@ OTHERS_SECONDS = 0.2
 """Time between two looks whether another process has got the answer that it waits for."""
 LONGER_REPLY = 4
 """A reply cut off by its token limit is asked for once more with this many times the limit."""
+
+FLEX: Mapping[str, Any] = {"deadline": 900.0, "patience": 3600.0, "stall": 3600.0}
+"""At the flex tier replies may take a quarter of an hour."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,9 @@ class AskPolicy:
 
     @classmethod
     def of(
-        cls, identity: Mapping[str, Any] | None, most: int, rpm: float | None = None, tpm: float | None = None
+        cls, identity: Mapping[str, Any] | None, most: int, rpm: float = 0.0, tpm: float = 0.0, tier: Tier = "default"
     ) -> Self:
         """For a backend with this identity, with at most so many requests in flight; a model here has all the time."""
         local = identity is not None and identity.get("kind") in LOCAL
-        return cls(
-            concurrency=min(20, most),
-            max_concurrency=most,
-            deadline=None if local else 120.0,
-            first_by_itself=not local,
-            rpm=rpm,
-            tpm=tpm,
-        )
+        late = {"deadline": None} if local else FLEX if tier == "flex" else {}
+        return cls(min(20, most), most, rpm=rpm or None, tpm=tpm or None, first_by_itself=not local, **late)

@@ -198,7 +198,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     else:
         spec = f"random:{config.seed}" if config.llm == "random" else config.llm
         backend = open_backend(spec, connection)
-    session = session_with(backend, config, reporter, rpm=config.rpm, tpm=config.tpm)
+    session = session_with(backend, config, reporter, rpm=config.rpm, tpm=config.tpm, tier=config.tier)
     _check_plan(plan, variant)
     if "exact" in (config.llm, config.score) and not config.dry_run and to_do(config):
         known = truth.truth_of(plan, reporter)
