@@ -413,6 +413,21 @@ def test_a_run_counts_though_a_manifest_spells_its_path_otherwise(tmp_path: Path
     assert result.facts["training_runs"] == 1
 
 
+def test_policies_of_a_method_and_of_its_control_are_told_apart_where_evaluations_alone_are_named(tmp_path: Path):
+    """Without their trainings among the runs, all policies of an algorithm were one method of it."""
+    collect(tmp_path)
+    label(tmp_path, "code")
+    played = []
+    for control in ("none", "shuffled"):
+        potential = train_rm(tmp_path, "code", control)
+        for seed in (1, 2):
+            policy = train_rs(tmp_path, "bk-code", seed, potential=potential, name=f"{control}-s{seed}")
+            played.append(evaluate(tmp_path, policy))
+    result = report.run(ReportConfig(runs=tuple(played), out=tmp_path / "report"), Reporter())
+    found = json.loads(result.file("results.json").read_text())["evaluated"]
+    assert [(one["alg"], one["n"]) for one in found] == [("bk-code", 2), ("bk-code (shuffled)", 2)]
+
+
 def test_another_measure_may_stand_in_the_place_of_success(tmp_path: Path) -> None:
     """A share of the evaluations, everywhere: in tables, pictures and words."""
     runs = [train_rs(tmp_path, "ppo", seed) for seed in (1, 2)]

@@ -34,7 +34,7 @@ class Collector:
 
     Args:
         envs: N envs with SAME_STEP autoreset. They are reset when the first rollout begins, env i with seed
-            `derive_seed(seed, "envs") + i`.
+            `derive_seed(seed, "worlds") + i`.
         agent: who acts.
         num_steps: T.
         num_values: K.

@@ -20,7 +20,7 @@ from bkrl.report.comparison import Comparison, compare
 from bkrl.report.costs import timings
 from bkrl.report.evaluations import evaluations
 from bkrl.report.goals import goal_rows, points
-from bkrl.report.groups import SUCCESS, group_runs, picture_files, titled
+from bkrl.report.groups import SUCCESS, group_runs, grouped, picture_files, titled
 from bkrl.report.model import GoalRow, Timings
 from bkrl.report.pages import episodes, samples
 from bkrl.report.pages.potential import STAGE as WORTH
@@ -81,7 +81,9 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     comparisons = [compare(env, own, config.threshold, config.tuning_steps) for env, own in by_env.items()]
     comparisons = [replace(one, measure=measure) for one in comparisons]
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
-    labels = {run.key: group.name for group in groups for run in group.runs}
+    others, _ = training_runs(chain, [node for node in chain.of("train-rs") if node not in usable])
+    labels = {run.key: group.label for group in grouped([*trained, *others]) for run in group.runs}
+    labels |= {run.key: group.name for group in groups for run in group.runs}
     evaluated = [node for node in usable if node.stage == "evaluate"]
     played, goals = evaluations(chain, evaluated, labels), goal_rows(chain, evaluated, groups)
     times = timings(chain, trained)
@@ -124,12 +126,9 @@ def _stepped(result: Run, chain: Chain) -> dict[str, str]:
 def _identity(config: ReportConfig, usable: Sequence[Node]) -> str:
     """Names this report in its pictures: what it was made from and how, so that the same report has the same name."""
     content = {"runs": [node.sha256 for node in usable], "title": config.title, "threshold": config.threshold}
-    if config.measure != ReportConfig.measure:
-        content["measure"] = config.measure
-    if config.titles:
-        content["titles"] = list(config.titles)
-    if config.tuning_steps:  # reports of before there was this setting keep their name
-        content["tuning_steps"] = config.tuning_steps
+    measure = "" if config.measure == ReportConfig.measure else config.measure
+    later = {"measure": measure, "titles": list(config.titles), "tuning_steps": config.tuning_steps}
+    content |= {name: one for name, one in later.items() if one}  # reports of before there was one keep their name
     return hashlib.sha256(to_json(content).encode()).hexdigest()
 
 
