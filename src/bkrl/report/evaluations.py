@@ -7,27 +7,29 @@ from typing import Any, Literal
 import numpy as np
 
 from bkrl.core.seeds import generator
-from bkrl.report.groups import is_baseline
+from bkrl.report.groups import Trained, is_baseline
 from bkrl.report.model import Evaluated, Evaluation
 from bkrl.report.provenance import Chain, Node
-from bkrl.stats.variance import nested_interval
+from bkrl.stats.variance import Origin, nested_interval
 
 MODES: tuple[Literal["sampled", "greedy"], ...] = ("sampled", "greedy")
 
 
 @dataclass(frozen=True)
 class Played:
-    """One evaluation: the key of its run and of its policy's run, and its figures."""
+    """One evaluation: the key of its run and of its policy's run, its figures, and what its policy rests on."""
 
     key: str
     policy: str
     row: Evaluation
+    origin: Origin = ("", "")
 
 
-def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str]) -> list[Played]:
+def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str], of: Sequence[Trained]) -> list[Played]:
     """The evaluate runs among `nodes`, one entry for each mode. `labels`: key of a training run → its method's label
-    in the tables.
+    in the tables; `of`: the training runs.
     """
+    origins = {run.key: (run.dataset, run.potential) for run in of}
     found = []
     for node in nodes:
         policy = chain.input(node, "policy")
@@ -47,7 +49,8 @@ def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str]) 
                 "return": one.get("return"),
                 "length": one.get("length"),
             }
-            found.append(Played(node.key, policy.key if policy else node.key, row))
+            key = policy.key if policy else node.key
+            found.append(Played(node.key, key, row, origins.get(key, ("", ""))))
     return found
 
 
@@ -65,7 +68,7 @@ def _scores(node: Node) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def evaluated(played: Sequence[Played]) -> list[Evaluated]:
-    """Frozen policies by env and method, plain PPO first: success over seeds in each mode.
+    """Frozen policies by env and method, plain PPO first: success over seeds, or datasets, in each mode.
 
     A policy that was evaluated several times counts once, with its mean.
     """
@@ -74,15 +77,14 @@ def evaluated(played: Sequence[Played]) -> list[Evaluated]:
         row, success = one.row, one.row["success"]
         if success is not None:
             key = (row["env"], not is_baseline(row["alg"]), row["alg"], row["elsewhere"])
-            policies = groups.setdefault(key, {}).setdefault(row["mode"], {})
-            policies.setdefault(one.policy, []).append(success)
-    rows: list[Evaluated] = []
+            groups.setdefault(key, {}).setdefault(row["mode"], {}).setdefault(one.policy, []).append(success)
+    rows, origins = list[Evaluated](), {one.policy: one.origin for one in played}
     for (env, _, alg, elsewhere), modes in sorted(groups.items()):
         shown: Evaluated = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(map(len, modes.values()))}
         for mode in MODES:
             if mode in modes:
                 rng = generator(0, "report", "evaluated", env, alg, mode)
                 rates = np.array([np.mean(again) for again in modes[mode].values()])
-                shown[mode] = nested_interval(rates, (), rng).clipped()
+                shown[mode] = nested_interval(rates, [origins[policy] for policy in modes[mode]], rng).clipped()
         rows.append(shown)
     return rows

@@ -82,10 +82,11 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     comparisons = [replace(one, measure=measure) for one in comparisons]
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
     others, _ = training_runs(chain, [node for node in chain.of("train-rs") if node not in usable])
-    labels = {run.key: group.label for group in grouped([*trained, *others]) for run in group.runs}
+    every = [*trained, *others]
+    labels = {run.key: group.label for group in grouped(every) for run in group.runs}
     labels |= {run.key: group.name for group in groups for run in group.runs}
     evaluated = [node for node in usable if node.stage == "evaluate"]
-    played, goals = evaluations(chain, evaluated, labels), goal_rows(chain, evaluated, groups)
+    played, goals = evaluations(chain, evaluated, labels, every), goal_rows(chain, evaluated, groups)
     times = timings(chain, trained)
     identity = _identity(config, usable)
     results = results_of(config, chain, trained, compared, played, problems, goals)
