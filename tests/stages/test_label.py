@@ -254,6 +254,8 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"tier": "flex"}, "--tier"),
         ({"llm": "openai:m", "body": '{"temperature": 2}'}, "cannot set 'temperature'.*; --temperature changes it"),
         ({"llm": "openai:m", "body": '{"k": "sk-planted"}'}, "--body holds a secret"),
+        ({"llm": "openai:m", "header": "Authorization: Bearer sk-planted-as-for-curl"}, "; a part is not so.$"),
+        ({"llm": "openai:m", "header": "sk-planted-without-a-name"}, "; a part is not so.$"),
         ({"llm": "openai:m", "header": "X-Key=sk-planted-in-the-wrong-place"}, "NAME=VARIABLE.*; 'X-Key' is not so.$"),
         ({"prompt": "bare"}, "--prompt is for language models"),
         ({"num": 999_999_999}, "999,999,999 questions, and a run holds at most 1,000,000; lower --num or --votes"),

@@ -22,22 +22,21 @@ _OURS = {
 def headers(text: str, asking: bool = True) -> dict[str, str]:
     """Headers and their values from `NAME=VARIABLE,…`. Without `asking` no variable need be set.
 
-    Raises UsageError for another form, InputError for a variable that is not set or cannot be a header. What stands
-    after the = is never repeated: it may be the secret itself.
+    Raises UsageError for another form, InputError for a variable that is not set or cannot be a header. Nothing but a
+    plain name before an = is repeated: the rest may be the secret itself.
     """
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _HEADER.fullmatch(part)
-        name = part.partition("=")[0][:40]
         if match is None:
-            raise UsageError(
-                f"--header is NAME=VARIABLE, where an environment variable holds the value; '{name}' is not so."
-            )
+            named = re.match(r"[A-Za-z0-9-]{1,40}(?==.)", part)
+            name = f"'{named[0]}'" if named else "a part"
+            raise UsageError(f"--header is NAME=VARIABLE, whose value an environment variable holds; {name} is not so.")
         value = os.environ.get(match[2], "")
         if asking and not value:
-            raise InputError(f"--header {name}: the environment variable that it names is not set.")
+            raise InputError(f"--header {match[1]}: the environment variable that it names is not set.")
         if not value.isascii() or not value.isprintable():
-            raise InputError(f"--header {name}: the value of its variable has characters that no header takes.")
+            raise InputError(f"--header {match[1]}: the value of its variable has characters that no header takes.")
         found[match[1]] = value
     return found
 
