@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bkrl.core.config import ReportConfig
+from bkrl.core.config import CollectConfig, ReportConfig
 from bkrl.core.reporter import Reporter
+from bkrl.data.derive import subset
 from bkrl.report.costs import costs
 from bkrl.report.model import Cost
-from bkrl.report.provenance import Chain, Link, Node
+from bkrl.report.provenance import Chain, Link, Node, follow
 from bkrl.runs.record import Run
-from bkrl.stages import report
+from bkrl.stages import collect, report
 from tests.report.synthetic import train_rs
 
 
@@ -50,6 +51,15 @@ def test_what_is_asked_and_played_for_a_potential_and_in_training_is_counted() -
     trained = Node("t", "train-rs", cast(Run, SimpleNamespace(facts={"usage": usage, "steps": 8})), "")
     (row,) = costs(Chain({"t": trained}))
     assert row == Cost(stage="train-rs", runs=1, steps=8, requests=30, tokens=1000, money=0.5)
+
+
+def test_what_an_explorer_played_that_does_not_learn_is_counted_once_however_it_was_copied(tmp_path: Path) -> None:
+    config = CollectConfig(env="Toy-Chain", explorer="random", episodes=3, out=tmp_path / "data")
+    played = collect.run(config, Reporter()).facts["recorded_steps"]
+    subset(tmp_path / "data", tmp_path / "some", 2)
+    chain = follow([tmp_path / "some"])
+    assert sum(node.steps for node in chain.nodes.values()) == played > 0
+    assert [row.steps for row in costs(chain)] == [played]
 
 
 def test_a_page_has_the_money_of_training_too(tmp_path: Path) -> None:

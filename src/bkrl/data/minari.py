@@ -222,10 +222,8 @@ def _root(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_ROOT]
-        else:
-            os.environ[_ROOT] = before
+        del os.environ[_ROOT]
+        os.environ |= {} if before is None else {_ROOT: before}
 
 
 @contextmanager

@@ -72,13 +72,10 @@ def describe(potential: Scaled, dataset: Dataset, phi: NDArray[np.float32], trai
     values, counts = np.unique(phi, return_counts=True)
     coverage = 1.0 - float(counts.max()) / len(phi)
     quantiles = {str(q): float(np.quantile(phi, q / 100)) for q in (1, 10, 25, 50, 75, 90, 99)}
-    changes = sensitivity(potential, dataset)
-    examples = _examples(potential, dataset)
     chosen = np.sort(np.random.Generator(np.random.PCG64(0)).permutation(dataset.num_episodes)[:_ENDS])
     solved = chosen[dataset.success[chosen]]
     ends = _phi(potential, dataset, dataset.first_row[solved] + dataset.lengths[solved])
     episodes = _whole_courses(potential, dataset, chosen)
-    above = segments(potential, dataset)
     ordering = area_under_curve(ends, phi[:: max(1, len(phi) // _OTHERS)]) if len(ends) >= 5 else None
     orders = [
         rank_correlation(course.phi, np.arange(len(course.phi)))
@@ -99,11 +96,11 @@ def describe(potential: Scaled, dataset: Dataset, phi: NDArray[np.float32], trai
         "ordering": ordering,
         "progress": float(np.mean(orders)) if orders else None,
         "step_change": step_change(one.phi for one in episodes),
-        "segments": above,
+        "segments": segments(potential, dataset),
         "foresight": foresight(potential, dataset),
-        "sensitivity": changes,
+        "sensitivity": sensitivity(potential, dataset),
         "training": dict(training),  # type: ignore[typeddict-item]  # each kind has figures of its own
-        "examples": examples,
+        "examples": _examples(potential, dataset),
     }
 
 
@@ -146,8 +143,7 @@ def foresight(potential: Potential, dataset: Dataset, gamma: float = 0.99, count
     """
     if not dataset.rewards.any():
         return None
-    follows = np.zeros(len(dataset.rewards))
-    running = 0.0
+    follows, running = np.zeros(len(dataset.rewards)), 0.0
     ends = dataset.actions < 0
     for row in range(len(follows) - 1, -1, -1):
         running = 0.0 if ends[row] else float(dataset.rewards[row]) + gamma * running

@@ -51,12 +51,11 @@ def costs(chain: Chain) -> list[Cost]:
     rows = []
     for stage, nodes in _at_work(chain):
         usage = _usage(nodes)
-        steps = [node.facts.get("steps") for node in nodes] if stage in _STEPPED else []
         rows.append(
             Cost(
                 stage=stage,
                 runs=len(nodes),
-                steps=sum(s for s in steps if isinstance(s, int)) or None,
+                steps=sum(node.steps for node in nodes if stage in _STEPPED) or None,
                 requests=usage["requests"] if usage else None,
                 tokens=usage["prompt_tokens"] + usage["completion_tokens"] if usage else None,
                 money=_money(nodes) if usage else None,

@@ -55,6 +55,13 @@ class Node:
         """The settings as the manifest, which is sealed, has them."""
         return dict(self.run.manifest.get("config", {})) if self.run is not None else {}
 
+    @property
+    def steps(self) -> int:
+        """Env steps that it took: of an explorer that does not learn those that it recorded, of a copy none."""
+        told = self.facts
+        played = "recorded_steps" in told and "explorer" in self.config
+        return int(told.get("steps", played and told["recorded_steps"]))
+
 
 @dataclass
 class Chain:

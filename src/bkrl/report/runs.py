@@ -91,7 +91,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         series=series,
         control=_control(ancestors, answers),
         annotator=" + ".join(dict.fromkeys(map(annotator_of, answers))),
-        collect_steps=sum(int(a.facts.get("steps", 0)) for a in ancestors if a.stage in _COUNTED),
+        collect_steps=sum(a.steps for a in ancestors if a.stage in _COUNTED),
         dataset=_hash(made, "dataset") or _hash(node, "data"),
         potential=_hash(node, "potential") or _hash(node, "data"),
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),

@@ -67,8 +67,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     if to_do(config):
         torch.set_num_threads(config.threads)
         learner = explorer(config) if agent is None else None
-    inputs = {} if source is None else {"explorer": source.path}
-    result = Run.begin(config, "collect", inputs, reporter)
+    result = Run.begin(config, "collect", {} if source is None else {"explorer": source.path}, reporter)
     if result.complete:
         return result
     who = config.explorer if source is None else source.path.name
