@@ -126,7 +126,7 @@ def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[st
     said = _said(error)
     words = (str(error) if isinstance(error, str) else " ".join(str(value) for value in error.values())).lower()
     wait = retry_after(headers)
-    if any(mark in words for mark in _QUOTA) and status in (0, 400, 402, 403, 429):
+    if any(mark in words for mark in _QUOTA) and status in (0, 400, 402, 403, 429) and "retry in" not in words:
         return Fault("stop", "quota", f"The account has no credit or quota left{said}. Top it up, then run again")
     if status == 401:
         return Fault(
