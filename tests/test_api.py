@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import bkrl
+from bkrl.core import registry
 from bkrl.core.errors import InputError, UsageError
 from tests.commands import bkrl as command
 
@@ -142,6 +143,15 @@ def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, t
     (tmp_path / "torn.py").write_text("def")
     torn = plugged("list", "envs", code=2, BKRL_PLUGINS="torn").stderr
     assert "The plugin 'torn' cannot be imported" in torn
+
+
+def test_a_plugin_that_raises_as_it_is_imported_is_named_in_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "raises.py").write_text("nothing_of_that_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("BKRL_PLUGINS", "raises")
+    monkeypatch.setattr(registry, "_begun", False)
+    with pytest.raises(UsageError, match="'raises' cannot be imported .NameError: name 'nothing_of_that_name'"):
+        registry.load_plugins()
 
 
 def test_the_potential_of_the_documentation_works(tmp_path):

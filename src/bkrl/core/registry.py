@@ -35,11 +35,12 @@ def load_plugins() -> None:
     for name in dict.fromkeys([*named, *(entry.module for entry in entry_points(group=GROUP))]):
         try:
             import_module(name)
-        except (ImportError, SyntaxError) as error:
+        except Exception as error:  # whatever it raises as it is imported
             _begun = False
             raise UsageError(
-                f"The plugin '{name}' cannot be imported ({error}); correct {PLUGINS}, or put its folder on PYTHONPATH."
-            ) from None
+                f"The plugin '{name}' cannot be imported ({type(error).__name__}: {error}); mend it, correct "
+                f"{PLUGINS}, or put its folder on PYTHONPATH."
+            ) from error
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
