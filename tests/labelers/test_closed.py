@@ -22,7 +22,7 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import SegmentText
 from bkrl.labelers.plan import Plan
 from bkrl.llm import open_backend
-from bkrl.llm.choose import read_answer
+from bkrl.llm.choose import ClosedAnswer, read_answer, settled
 from bkrl.llm.protocol import Fault, Request, chances
 from bkrl.potentials.preference.fit import bradley_terry
 from bkrl.stages import collect
@@ -278,3 +278,11 @@ def test_who_is_asked_so_by_default():
     }
     assert asked == {"local:q": True, "gguf:q": True, "equal": True, "random": True, "openai:m": False, "rules": False}
     assert not LabelConfig(Path("d"), "pref", llm="random").closed
+
+
+def test_a_word_that_one_phrasing_does_not_tell_of_does_not_decide_figures_alone():
+    scores = np.array([[0.0, -np.inf], [-5.0, -0.007]])
+    record = closed.AnswerRecord()
+    record.add("x", ("yes", "no"), ClosedAnswer(scores, True, ((), ())))
+    together = settled(scores[None])[0][0]
+    assert closed.odds_of(record.table["choices.parquet"])["x"] == pytest.approx(together[0] - together[1])

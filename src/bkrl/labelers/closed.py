@@ -28,6 +28,7 @@ from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, segment_text
 from bkrl.labelers.plan import LENGTH, LabelResult, Plan, Variant
 from bkrl.labelers.quality import closed_choice, of_goals, of_pairs, of_programs, rules_choice
 from bkrl.llm.choose import (
+    FLOOR,
     MAX_TOKENS,
     MOST_KNOWN,
     Chooser,
@@ -171,7 +172,7 @@ def odds_of(choices: pa.Table) -> dict[str, float]:
     """The mean log-odds of the first outcome over the phrasings of each question, by what it is about; NaN: unclear."""
     found: dict[str, list[float]] = {}
     for row in choices.to_pylist():
-        yes, no = (np.nan if one is None else one for one in row["logprobs"][:2])
+        yes, no = (np.nan if one is None else max(one, FLOOR) for one in row["logprobs"][:2])
         found.setdefault(row["about"], []).append(yes - no)
     return {about: float(np.mean(odds)) for about, odds in found.items()}
 
@@ -304,8 +305,7 @@ def _why(answers: Sequence[ClosedAnswer]) -> str:
     bad = [one[-1].status for answer in answers for one in answer.exchanges if one[-1].status != "ok"]
     if bad:
         return bad[-1]
-    unclear = any(np.isnan(answer.scores).any() for answer in answers)
-    return "unparsed" if unclear else "inconsistent"
+    return "unparsed" if any(np.isnan(answer.scores).any() for answer in answers) else "inconsistent"
 
 
 def _calibrate_pairs(plan: Plan, table: list[dict[str, Any]], sides: NDArray[np.float64]) -> dict[str, Any]:
