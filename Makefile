@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help reproduce test test-slow test-slurm floors lint style types fast format bench samples docs results clean
 help:
 	@echo "make reproduce   set up, run the whole method (PRESET=laptop), write logs/reproduce/report/report.html"
-	@echo "make test        set up, lint, check types, run the fast tests (7 to 12 minutes on two cores)"
+	@echo "make test        set up, lint, check types, run the fast tests (7 to 15 minutes on two cores)"
 	@echo "make test-slow   the slow tests: long learning, long equality, many random examples; .ci/run runs both"
 	@echo "make test-slurm  the sweep on a real SLURM of one node (root; installs Debian packages)"
 	@echo "make floors      the quick tests with the lowest versions that are allowed (6 GB)"
