@@ -80,7 +80,7 @@ class NovelD(RND):
 
     Args:
         obs_shape, num_envs, options: as for `RND`.
-        alpha: α; 0.5 as published. ELLM's baseline takes 1.
+        alpha: α; 0.5 as published, where novelty is the root of this error. ELLM's baseline takes 1.
         first_visit: whether only first visits pay; ELLM's baseline left that out.
     """
 
