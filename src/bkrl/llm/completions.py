@@ -78,10 +78,10 @@ def with_chances(reply: Reply, body: Any, choices: Sequence[str]) -> Reply:
         told = [(float(one["logprob"]), str(one["token"]).strip().lower()) for one in first]
     except (KeyError, IndexError, TypeError, ValueError):
         return reply
-    listed = sorted((one for one in told if math.isfinite(one[0])), reverse=True)
+    listed = sorted(one for one in told if math.isfinite(one[0]))  # the likeliest last
     meant = [[choice for choice in choices if token and choice.lower().startswith(token)] for _, token in listed]
-    found = {named[0]: value for (value, _), named in reversed([*zip(listed, meant, strict=True)]) if named}
-    doubtful = max(map(len, meant), default=0) > 1 or (len(found) < len(choices) and not any(meant[:1]))
+    found = {named[0]: value for (value, _), named in zip(listed, meant, strict=True) if named}
+    doubtful = max(map(len, meant), default=0) > 1 or (len(found) < len(choices) and not any(meant[-1:]))
     if not found or doubtful or reply.status not in ("ok", "truncated"):
         return reply
     return replace(reply, text=chances(found), status="ok")

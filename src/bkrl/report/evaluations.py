@@ -78,7 +78,8 @@ def evaluated(played: Sequence[Played]) -> list[Evaluated]:
         if success is not None:
             key = (row["env"], not is_baseline(row["alg"]), row["alg"], row["elsewhere"])
             groups.setdefault(key, {}).setdefault(row["mode"], {}).setdefault(one.policy, []).append(success)
-    rows, origins = list[Evaluated](), {one.policy: one.origin for one in played}
+    rows: list[Evaluated] = []
+    origins = {one.policy: one.origin for one in played}
     for (env, _, alg, elsewhere), modes in sorted(groups.items()):
         shown: Evaluated = {"env": env, "alg": alg, "elsewhere": elsewhere, "n": max(map(len, modes.values()))}
         for mode in MODES:

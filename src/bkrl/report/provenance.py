@@ -58,9 +58,8 @@ class Node:
     @property
     def steps(self) -> int:
         """Env steps that it took: of an explorer that does not learn those that it recorded, of a copy none."""
-        told = self.facts
-        played = "recorded_steps" in told and "explorer" in self.config
-        return int(told.get("steps", played and told["recorded_steps"]))
+        played = "recorded_steps" in self.facts and "explorer" in self.config
+        return int(self.facts.get("steps", self.facts["recorded_steps"] if played else 0))
 
 
 @dataclass

@@ -124,8 +124,9 @@ def profiles_of(comparison: Comparison, groups: Sequence[Group]) -> list[Band]:
         _, scores = final_and_average(group, comparison.horizon)
         rng = generator(0, "report", "profile", comparison.env, group.label)
         share, low, high = st.performance_profile(scores, tau, rng, repetitions=500)
-        method, some = ("bootstrap", 0.0) if len(scores) >= st.FEW_SEEDS else ("none", np.nan)  # few look far too sure
-        found.append(Band(group.legend, tau, share, low + some, high + some, len(scores), method))
+        if few := len(scores) < st.FEW_SEEDS:  # a bootstrap of fewer would look far too sure
+            low = high = np.full_like(share, np.nan)
+        found.append(Band(group.legend, tau, share, low, high, len(scores), "none" if few else "bootstrap"))
     return found
 
 
