@@ -76,9 +76,9 @@ def seconds_each(model: Any, requests: Sequence[Any]) -> float:
 
 def one_by_one(scorer: Any, asked: Sequence[Any]) -> list[Any]:
     """The scores of questions each of which is computed by itself, from its first token on."""
-    from bkrl.llm.scoring import Scorer
+    from bkrl.llm.scoring import OptionScorer
 
-    return [score for one in asked for score in Scorer(scorer.model).score([one])]
+    return [score for one in asked for score in OptionScorer(scorer.model).score([one])]
 
 
 def costs(backend: Any, goals: int, pairs: int) -> dict[str, float]:

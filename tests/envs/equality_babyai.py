@@ -40,7 +40,7 @@ from bkrl.envs.babyai.constants import (
     WALL,
 )
 from bkrl.envs.babyai.drawing import parts
-from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.babyai.engine import BabyAIEngine
 from bkrl.envs.babyai.glam import LEVELS as GLAM
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.envs.babyai.pcg64 import read_stream
@@ -210,14 +210,14 @@ def first_step(grid: Any, start: Cell, goal: Cell) -> int | None:
     return None
 
 
-def stream_in(engine: Engine, index: int) -> np.random.Generator:
+def stream_in(engine: BabyAIEngine, index: int) -> np.random.Generator:
     """A copy of the stream of random numbers of one of the engine's envs."""
     generator = np.random.Generator(np.random.PCG64())
     read_stream(engine.envs[index], generator)
     return generator
 
 
-def in_words(engine: Engine, index: int) -> str:
+def in_words(engine: BabyAIEngine, index: int) -> str:
     """The whole state of one of the engine's envs."""
     env = engine.envs[index]
     y, x = divmod(int(env["agent"]), engine._stride)

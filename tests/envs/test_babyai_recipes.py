@@ -12,7 +12,7 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make_vec
 from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import WALL
-from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.babyai.engine import BabyAIEngine
 from bkrl.envs.babyai.loading import load
 from bkrl.envs.babyai.pcg64 import write_stream
 from bkrl.envs.babyai.recipes import RECIPES
@@ -54,7 +54,7 @@ def test_layouts_missions_and_streams_equal_minigrids(env_id: str) -> None:
         first = env.reset()[0]["image"]
 
 
-def check_layout(engine: Engine, env: MiniGridEnv) -> None:
+def check_layout(engine: BabyAIEngine, env: MiniGridEnv) -> None:
     """All that `load` reads from a minigrid env is what the kernels drew."""
     theirs, record = (
         np.full((env.height + 2 * MARGIN, env.width + 2 * MARGIN), WALL_CELL, np.uint32),

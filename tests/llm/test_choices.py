@@ -19,7 +19,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.causal import CausalModel
 from bkrl.llm.local import LocalBackend
 from bkrl.llm.protocol import Backend, Fault, Message, Reply, Request
-from bkrl.llm.scoring import Scorer
+from bkrl.llm.scoring import OptionScorer
 from bkrl.llm.weights import load
 from tests.llm import tiny_gguf
 
@@ -93,7 +93,7 @@ def test_a_model_is_called_as_this_transformers_names_its_cache(folder: Path) ->
         return forward(*args, **{name: past_key_values}, **how)
 
     model._scorer.model.forward = older
-    Scorer(model._scorer.model).score([([1, 2, 3], [(4,), (5,)])])
+    OptionScorer(model._scorer.model).score([([1, 2, 3], [(4,), (5,)])])
     assert called
 
 
@@ -103,7 +103,7 @@ def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch
     wanted = answers(model, requests)
     monkeypatch.setattr("bkrl.llm.scoring.PACK", 40)
     small = answers(model, requests)
-    model._scorer = Scorer(model._scorer.model)
+    model._scorer = OptionScorer(model._scorer.model)
     bare = [one for request in requests for one in answers(model, [request])]
     assert not model._scorer._states, "a question by itself has nothing to share"
     for got in (small, bare):

@@ -13,7 +13,7 @@ from bkrl.goals.protocol import Goals
 from bkrl.labelers.answers import MOST_GOALS, Unparsed, clean_goal, parse_goals
 from bkrl.llm.protocol import Exchange, Message, Request, request_key
 from bkrl.llm.session import AskSession
-from bkrl.text.prompts import Prompts
+from bkrl.text.prompts import PromptTemplates
 
 _FENCE = re.compile(r"(?:```\w*|\"\"\"|''')")
 
@@ -61,7 +61,7 @@ class AskedSuggester:
         name: str,
         session: AskSession,
         situations: GoalSpace,
-        prompts: Prompts,
+        prompts: PromptTemplates,
         family: str,
         *,
         temperature: float = 0.1,

@@ -21,7 +21,7 @@ from bkrl.labelers.material import EnvCard
 from bkrl.llm.choose import FLOOR, Chooser, ClosedAnswer, ClosedQuestion, Phrasing
 from bkrl.llm.protocol import Message, Request
 from bkrl.stats.ranks import area_with_interval
-from bkrl.text.prompts import Prompts
+from bkrl.text.prompts import PromptTemplates
 
 CHOICES: Final = ("Yes", "No")
 MOST_SCORED: Final = 500
@@ -35,7 +35,7 @@ class AskedJudge:
 
     knows = True
 
-    def __init__(self, name: str, chooser: Chooser, prompts: Prompts) -> None:
+    def __init__(self, name: str, chooser: Chooser, prompts: PromptTemplates) -> None:
         self.name, self.session, self.prompts = name, chooser.session, prompts
         self.chooser = self.account = chooser
         self._questions: dict[ClosedQuestion, Question] = {}

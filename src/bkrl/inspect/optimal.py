@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Windows, gather
 from bkrl.envs.babyai.constants import ACTION_NAMES, BALL, BOX, GO_TO, KEY, NO_TASK, OBS_SHAPE, PICK_UP, REWARD_DECAY
-from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.babyai.engine import BabyAIEngine
 from bkrl.envs.babyai.state import COLOR_MASK, COLOR_SHIFT, KIND_MASK, MEMBER_SHIFT, TRACKED_SHIFT
 
 _ENVS: Final = 256  # states and actions tried at once
@@ -76,8 +76,8 @@ class Explorer:
 
     def __init__(self, env_id: str) -> None:
         self.env_id = env_id
-        self._drawn = Engine(env_id, 1)
-        self._bench = Engine(env_id, _ENVS)
+        self._drawn = BabyAIEngine(env_id, 1)
+        self._bench = BabyAIEngine(env_id, _ENVS)
         self._template = self._bench.snapshot()
 
     def draw(self, seed: int) -> Moment:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from bkrl.labelers.answers import Unparsed
 from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
 from bkrl.llm.session import AskSession
-from bkrl.text.prompts import SHIPPED, Prompts
+from bkrl.text.prompts import PromptTemplates
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def turns(rendered: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 async def ask_parsed(
-    session: AskSession, request: Request, parse: Callable[[str], T | Unparsed], wanted: str, prompts: Prompts = SHIPPED
+    session: AskSession, request: Request, parse: Callable[[str], T | Unparsed], wanted: str, prompts: PromptTemplates
 ) -> Asked[T]:
     """Ask; if the answer cannot be read, show the reason and `wanted` (the form in words) once, and read again."""
     first = await session.answer(request)

@@ -10,7 +10,7 @@ from bkrl.core.errors import InputError
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.text import prompts
 from bkrl.text.mission_words import MissionWords
-from bkrl.text.prompts import SHIPPED, Prompts
+from bkrl.text.prompts import SHIPPED, PromptTemplates
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class EnvCard:
     env_id: str
     family: str
     action_names: tuple[str, ...]
-    prompts: Prompts = SHIPPED
+    prompts: PromptTemplates = SHIPPED
     mission_words: MissionWords | None = None
     memory: tuple[str, ...] = ()
 
@@ -35,7 +35,7 @@ class EnvCard:
 
 
 def env_card(
-    env_id: str, own: Prompts = SHIPPED, words: MissionWords | None = None, memory: tuple[str, ...] = ()
+    env_id: str, own: PromptTemplates = SHIPPED, words: MissionWords | None = None, memory: tuple[str, ...] = ()
 ) -> EnvCard:
     """The card of an env; a family without a description of its own is "other". `own`: prompts in place of ours."""
     card = envs.env_spec(env_id)

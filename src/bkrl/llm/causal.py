@@ -144,7 +144,7 @@ class CausalModel:
     def _load(self) -> None:
         import torch
 
-        from bkrl.llm.scoring import Scorer
+        from bkrl.llm.scoring import OptionScorer
         from bkrl.llm.weights import load, to_bfloat16
 
         try:
@@ -154,7 +154,7 @@ class CausalModel:
         if "arithmetic" in self.identity:
             to_bfloat16(model)
         self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-        self._scorer = Scorer(self._model)
+        self._scorer = OptionScorer(self._model)
 
 
 def _listen(put: Callable[[Sequence[Request]], None]) -> None:

@@ -26,7 +26,7 @@ Tokens = tuple[int, ...]
 _State = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class Scorer:
+class OptionScorer:
     """Scores options; what a batch shares is kept for later ones."""
 
     def __init__(self, model: Any) -> None:

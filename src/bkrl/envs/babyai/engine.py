@@ -25,7 +25,7 @@ _VIEW_BYTES: Final = int(np.prod(OBS_SHAPE))
 _ENVS_PER_THREAD: Final = 64
 
 
-class Engine:
+class BabyAIEngine:
     """The envs of one id.
 
     Args:

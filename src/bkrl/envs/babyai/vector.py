@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.babyai.constants import ACTION_NAMES, DONE, OBS_SHAPE
-from bkrl.envs.babyai.engine import Engine
+from bkrl.envs.babyai.engine import BabyAIEngine
 from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.family import EnvSpec
 from bkrl.envs.vector import EngineVectorEnv, Moved, rows_of
@@ -40,7 +40,7 @@ class BabyAIVectorEnv(EngineVectorEnv):
         if max_steps is not None:
             env_spec = replace(env_spec, max_steps=max_steps)
         super().__init__(env_spec, num_envs, gym.spaces.Box(0, 255, OBS_SHAPE, np.uint8), **kwargs)
-        self.engine = Engine(env_spec.env_id, num_envs, threads, max_steps, glam)
+        self.engine = BabyAIEngine(env_spec.env_id, num_envs, threads, max_steps, glam)
         self._kinds = self.engine.task_kinds()
         self._looks = self.engine.observations.reshape(num_envs, *OBS_SHAPE)  # the same memory
 

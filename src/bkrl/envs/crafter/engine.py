@@ -35,7 +35,7 @@ class Switches(NamedTuple):
     picture: bool
 
 
-class Outputs(NamedTuple):
+class CrafterOutputs(NamedTuple):
     """Where the kernels write, N rows each. `table_ends` says how far each env's table of objects is filled."""
 
     symbolic: NDArray[np.uint8]
@@ -74,7 +74,7 @@ def action_table(rules: RuleSet) -> NDArray[np.int64]:
     return table
 
 
-class Engine:
+class CrafterEngine:
     """N envs of one id.
 
     Args:
@@ -101,7 +101,7 @@ class Engine:
         self.envs = np.zeros(num_envs, ENV)
         self.objects = np.zeros((num_envs, FIRST_ROWS), OBJECT)
         image = IMAGE_SHAPE if self.switches.picture else (1, 1, 1)
-        self.out = Outputs(
+        self.out = CrafterOutputs(
             np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
             np.zeros((num_envs, *image), np.uint8),
             np.zeros(num_envs),

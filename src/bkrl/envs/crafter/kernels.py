@@ -85,7 +85,7 @@ def step_envs(
         daylight: (length + 1,) by step.
         idle: (N,) bool, envs that do nothing.
         counts: room to count creatures in, see `balance`.
-        out: an `Outputs`.
+        out: the `CrafterOutputs`.
         start, stop: the envs to step.
     """
     for n in range(start, stop):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError
-from bkrl.envs.crafter.engine import Engine
+from bkrl.envs.crafter.engine import CrafterEngine
 from bkrl.envs.crafter.options import FRAME_SCALE, checked_length, observation_space
 from bkrl.envs.crafter.rules import ACHIEVEMENTS, ITEMS
 from bkrl.envs.crafter.state import HEALTH
@@ -46,7 +46,7 @@ class CrafterVectorEnv(EngineVectorEnv):
     ) -> None:
         length = checked_length(env_spec.max_steps if length is None else length)
         super().__init__(replace(env_spec, max_steps=length), num_envs, observation_space(observation), **kwargs)
-        self.engine = Engine(env_spec.env_id, num_envs, observation, length, threads)
+        self.engine = CrafterEngine(env_spec.env_id, num_envs, observation, length, threads)
         self._observation = observation
         self._tracker = tracker_of(env_spec.env_id, num_envs, subgoals)
 

@@ -21,7 +21,7 @@ from bkrl.envs.housekeep.views import views_of
 from bkrl.envs.threads import Shares
 
 
-class Outputs(NamedTuple):
+class HousekeepOutputs(NamedTuple):
     """Where the kernels write, N rows each."""
 
     symbolic: NDArray[np.uint8]
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
     truncated: NDArray[np.bool_]
 
 
-class Engine:
+class HousekeepEngine:
     """N envs of one id and its options.
 
     Args:
@@ -58,7 +58,7 @@ class Engine:
         self.things = np.zeros((num_envs, layout.SLOTS), THING)
         self.rows = np.zeros((num_envs, MOST_ROWS), ROW)
         self.squares = np.zeros((num_envs, max(len(one.squares) for one in self.houses)), bool)
-        self.out = Outputs(
+        self.out = HousekeepOutputs(
             np.zeros((num_envs, *layout.OBS_SHAPE), np.uint8),
             np.zeros(num_envs),
             np.zeros(num_envs, bool),

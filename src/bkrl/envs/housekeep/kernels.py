@@ -137,7 +137,7 @@ def step_envs(
         actions, idle: (N,).
         house: a `House`; goals: (G,) receptacles that can be gone to; sizes: (M, 3) of the models.
         views: the house's `Views`, used by high-level control.
-        rules: a `Rules`; out: an `Outputs`.
+        rules: a `Rules`; out: the `HousekeepOutputs`.
         start, stop: the envs to step.
     """
     for n in range(start, stop):

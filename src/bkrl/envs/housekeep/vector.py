@@ -12,7 +12,7 @@ from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.bot import STATE
 from bkrl.envs.housekeep.catalogue import action_names
 from bkrl.envs.housekeep.drawing import draw
-from bkrl.envs.housekeep.engine import Engine
+from bkrl.envs.housekeep.engine import HousekeepEngine
 from bkrl.envs.housekeep.metrics import METRICS
 from bkrl.envs.housekeep.options import chosen
 from bkrl.envs.housekeep.state import FAILED
@@ -44,7 +44,7 @@ class HousekeepVectorEnv(EngineVectorEnv):
         super().__init__(
             replace(env_spec, action_names=names, max_steps=self.options.length), num_envs, space, **common
         )
-        self.engine = Engine(env_spec.env_id, self.options, num_envs, threads)
+        self.engine = HousekeepEngine(env_spec.env_id, self.options, num_envs, threads)
 
     def env_states(self) -> NDArray[Any]:
         engine, numbers = self.engine, np.array([one.number for one in self.engine.houses], np.int16)

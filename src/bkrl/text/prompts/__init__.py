@@ -71,7 +71,7 @@ _NEEDED = {
 _ESCAPED = {mark: f"\\u{ord(mark):04x}" for mark in "<>&`[]|"}
 
 
-class Prompts:
+class PromptTemplates:
     """The shipped templates, or those of a folder in their place; `renamed`: words in the place of others, at last."""
 
     def __init__(self, folder: Path | None = None, renamed: Mapping[str, str] | None = None) -> None:
@@ -246,13 +246,13 @@ class Prompts:
             raise InputError(f"The prompt {name}.md of {self.folder} cannot be filled in: {error}.") from None
 
 
-SHIPPED = Prompts()
+SHIPPED = PromptTemplates()
 
 
-def open_prompts(choice: str | None, renamed: str | None = None) -> Prompts:
+def open_prompts(choice: str | None, renamed: str | None = None) -> PromptTemplates:
     """The prompts that `--prompt` names (None: ours, `bare`: without knowledge, else a folder) in words of `--rename`.
 
-    Raises InputError when a folder does not fit (`Prompts.check`), UsageError for words that do not.
+    Raises InputError when a folder does not fit (`PromptTemplates.check`), UsageError for words that do not.
     """
     if choice is None and renamed is None:
         return SHIPPED
@@ -260,7 +260,7 @@ def open_prompts(choice: str | None, renamed: str | None = None) -> Prompts:
     fits = renamed in (None, ",".join(map("=".join, words.items())) or None)
     if not fits or len({*words, *words.values()}) < 2 * len(words):
         raise UsageError(f"--rename {renamed} must read as ball=dax,key=wug does: small letters, each word once.")
-    prompts = Prompts(_BARE if choice == "bare" else None if choice is None else Path(choice), words)
+    prompts = PromptTemplates(_BARE if choice == "bare" else None if choice is None else Path(choice), words)
     if choice is not None:
         prompts.check()
     return prompts
