@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from bkrl.core.config import HardwareConfig, PPOConfig
 from bkrl.envs import make
 from bkrl.methods import TrainRsConfig, find_method
-from bkrl.methods.babyai_ppo import PublishedPPO
+from bkrl.methods.babyai_ppo import PUBLISHED
 
 MIXED = "BabyAI-MixedTrainLocal-v0"
 N, T, R = 64, 40, 20
@@ -182,7 +182,7 @@ def learners(rounds: int, quick: bool) -> dict[str, float]:
         work()
         return time.process_time() - start
 
-    published, sizes = PublishedPPO(), (128, 16)
+    published, sizes = PUBLISHED, (128, 16)
     if quick:
         published, sizes = replace(published, num_envs=4, num_steps=20), (4, 4)
     wide = ours("ppo", network="recurrent", ppo=PPOConfig(num_envs=sizes[0], num_steps=sizes[1]))

@@ -61,6 +61,14 @@ def labels(path: Path, variant: str) -> Path:
         ("play sample:qwen --policy p --seed 3", "--policy and --seed have no effect here, only with an env to play;"),
         ("play Toy-Grid --episode 3 --out p", "--episode and --out have no effect here, only with a collect run;"),
         ("sweep smoke --mem 3", "--mem has no effect here, only with --executor slurm"),
+        ("sweep smoke --dry-run --report --retry-failed", "--retry-failed and --report have no effect here, only with"),
+        ("sweep smoke --executor print --jobs 2 --retry-failed", "--jobs and --retry-failed have no effect here, only"),
+        ("train bk-code --potential p --shaping progress --shaping-shift 1", "every --shaping but advice, start, pro"),
+        ("train ellm --suggester task --goal-coef 2 --no-see-goals", "--goal-coef and --see-goals have no effect here"),
+        ("train ellm --suggester task --goal-success eval", "only with a --suggester other than task"),
+        ("train rnd --env-coef 0 --reward-scale 10", "--reward-scale has no effect here, only with an --env-coef"),
+        ("train ppo --recurrence 16", "--recurrence has no effect here, only with --network recurrent"),
+        ("train glam --recurrence 4", "--recurrence has no effect here, only with --network recurrent"),
     ],
 )  # fmt: skip
 def test_a_flag_without_effect_is_refused_with_what_it_belongs_to(arguments, sentence, refused):
@@ -123,6 +131,20 @@ def test_the_printed_commands_of_a_study_with_shared_settings_are_accepted(tmp_p
     assert ["--shaping-coef" in command for command in trained] == [False, False, True, True]
     assert not any("--lenient" in command for command in trained)
     assert "--lenient" not in shell.command(plan(STUDY, tmp_path / "out").preparation[0])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "babyai-ppo --recurrence 10",  # whose network has a memory, and no flag
+        "ellm-ppo --network recurrent --recurrence 16",
+        "rnd --env-coef 0.5 --reward-scale 10",
+        "bk-code --potential p --shaping decay --shaping-shift 1",
+        "ellm --goal-coef 2 --no-see-goals",
+    ],
+)
+def test_the_same_flags_are_taken_where_they_have_an_effect(arguments, refused):
+    assert "nowhere" in refused(["train", *arguments.split(), "--env", "nowhere"], 2)
 
 
 def test_a_switch_that_a_method_turns_on_can_be_turned_off(refused):

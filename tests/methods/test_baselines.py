@@ -20,7 +20,7 @@ from bkrl.envs import env_spec, make_vec
 from bkrl.learn import loop
 from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig, find_method
-from bkrl.methods.babyai_ppo import PublishedPPO
+from bkrl.methods.babyai_ppo import PUBLISHED
 from bkrl.report.comparison import compare
 from bkrl.report.groups import Group, Trained
 from bkrl.stages import evaluate, train_rs
@@ -62,7 +62,7 @@ def test_published_agents_beat_chance_by_a_fifth_of_the_episodes(alg: str) -> No
     replay = ReplayConfig(
         num_envs=16, num_steps=32, learning_rate=1e-3, train_every=2, batch_size=64, target_every=20, n_step=3
     )
-    ppo = replace(PublishedPPO(), num_envs=32, num_steps=20, learning_rate=5e-4)
+    ppo = replace(PUBLISHED, num_envs=32, num_steps=20, learning_rate=5e-4)
     how: dict[str, Any] = {"form": "lamorel", "observations": 1, "replay": replay} if alg == "drrn" else {"ppo": ppo}
     config = TrainRsConfig(alg=alg, env=env, steps=40_000, hardware=HardwareConfig(precision="fp32"), **how)
     learner = find_method(alg).build(config).learner

@@ -25,6 +25,11 @@ _ONE_ENV = AppliesWhen("one env, without --conditions", lambda c: c.conditions i
 _SLURM = AppliesWhen("--executor slurm", lambda c: c.executor == "slurm")
 _DRY = AppliesWhen("--dry-run", lambda c: c.dry_run)
 _RAY = AppliesWhen("--executor ray", lambda c: c.executor == "ray")
+_STARTS = AppliesWhen("cells that are done, without --dry-run", lambda c: not c.dry_run)
+_HERE = AppliesWhen("an --executor other than print", lambda c: c.dry_run or c.executor != "print")
+_MEMORY = AppliesWhen(
+    "--network recurrent", lambda c: "lm" not in vars(c) and vars(c).get("network") in (None, "recurrent")
+)
 Seed = Annotated[int, Flag("seed of every random stream in this run", least=0, pooled=True)]
 Fresh = Annotated[bool, Flag("remove what an earlier run left in --out and start anew", identity=False, planned=True)]
 Threads = Annotated[
@@ -174,7 +179,7 @@ class PPOConfig:
     norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = True
     clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = False
     recurrence: Annotated[
-        int, Flag("steps through which gradients reach back in an agent with a memory; 0: a whole rollout", least=0)
+        int, Flag("steps through which gradients reach back in a memory; 0: a whole rollout", least=0, only=(_MEMORY,))
     ] = 0
     accumulate: Annotated[
         int,
@@ -421,12 +426,14 @@ class SweepConfig:
         Flag("local: worker processes here; slurm: jobs of a cluster; ray: tasks of one; print: commands on stdout"),
     ] = "local"
     jobs: Annotated[
-        int, Flag("cells at the same time, on a cluster of each array; 0: one for each core, there no limit", least=0)
+        int, Flag("cells at once, on a cluster in each array; 0: one a core, there no limit", least=0, only=(_HERE,))
     ] = 0
     only: Annotated[str, Flag("only cells of these names and what they need: 'babyai/bk-*,*/ppo-s1'")] = ""
     llm: Annotated[str, Flag(_ANEW)] = ""
-    retry_failed: Annotated[bool, Flag("try cells again that failed before")] = False
-    report: Annotated[bool, Flag("make the report when all is done; with --only, on what is done then")] = False
+    retry_failed: Annotated[bool, Flag("try cells again that failed before", only=(_STARTS, _HERE))] = False
+    report: Annotated[
+        bool, Flag("make the report when all is done; with --only, on what is done then", only=(_STARTS,))
+    ] = False
     dry_run: Annotated[bool, Flag("list the cells and what has become of them; do nothing")] = False
     measured: Annotated[
         Path | None, Flag("a study's folder, for the time on 1, 8 and 64 machines  [default: --out]", only=(_DRY,))

@@ -6,28 +6,16 @@ Sources: Hui et al. (2020), BabyAI 1.1, the original architecture; Carta et al. 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from bkrl.core.config import NumMinibatches, NumSteps, PPOConfig
+from bkrl.core.config import PPOConfig
 from bkrl.core.flags import Flag
 from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import StartingWeights
 
-
-@dataclass(frozen=True)
-class PublishedPPO(PPOConfig):
-    """The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
-
-    num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 64
-    num_steps: NumSteps = 40
-    learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-4
-    gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.99
-    num_minibatches: NumMinibatches = 2
-    vf_coef: Annotated[float, Flag("weight of the value loss", least=0)] = 1.0
-    norm_adv: Annotated[bool, Flag("bring the advantages of a rollout to mean 0 and spread 1")] = False
-    clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is")] = True
-    recurrence: Annotated[
-        int, Flag("steps through which gradients reach back in an agent with a memory; 0: a whole rollout", least=0)
-    ] = 20
+PUBLISHED = PPOConfig(
+    num_steps=40, learning_rate=1e-4, gae_lambda=0.99, vf_coef=1.0, norm_adv=False, clip_vloss=True, recurrence=20
+)
+"""The published hyper-parameters. Their value loss has no factor ½, so its weight here is twice theirs."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +23,7 @@ class BabyAIPPOSettings(StartingWeights):
     """Settings of babyai-ppo."""
 
     reward_scale: Annotated[float, Flag("the env's reward is multiplied by this", least=0)] = 20.0
-    ppo: PublishedPPO = field(default_factory=PublishedPPO)
+    ppo: PPOConfig = field(default_factory=lambda: PUBLISHED)
 
 
 def build(settings: BabyAIPPOSettings) -> Training:

@@ -251,7 +251,6 @@ def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
 class GlamPPO(PPOConfig):
     """Hyper-parameters that small models learn with; results/log says what they were tuned on."""
 
-    num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 64
     num_steps: NumSteps = 20
     learning_rate: Annotated[
         float,

@@ -43,6 +43,7 @@ _ASKED = AppliesWhen("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or 
 _WORDED = AppliesWhen("--goal-ask open", lambda c: c.asked_how == "open")
 _CAPTIONED = AppliesWhen("--captioner noisy", lambda c: c.captioner == "noisy")
 _ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and c.suggester not in ("uniform", "task"))
+_GOALS = AppliesWhen("a --suggester other than task", lambda c: c.suggester != "task")
 _SIMILAR = AppliesWhen("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
@@ -62,7 +63,7 @@ class DeedSettings:
         Literal["action", "eval"],
         Flag(
             "a goal counts as reached when its action was attempted (action, as published) or had its effect (eval)",
-            only=(_DEEDS,),
+            only=(_DEEDS, _GOALS),
         ),
     ] = "action"
     captioner: Annotated[
@@ -70,7 +71,7 @@ class DeedSettings:
         Flag(
             "what labels transitions in training: true (the env), noisy (the env with errors), learnt (a small network "
             "trained on random play)",
-            only=(_DEEDS,),
+            only=(_DEEDS, _GOALS),
         ),
     ] = "true"
     caption_accuracy: Annotated[float, _share("noisy: share of captions that are true", _CAPTIONED)] = 0.9
@@ -85,7 +86,8 @@ class DeedSettings:
     goal_encoder: Annotated[
         str,
         Flag(
-            "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold", only=(_DEEDS,)
+            "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold",
+            only=(_DEEDS, _GOALS),
         ),
     ] = "none"
     goal_threshold: Annotated[float, _share("cosine above which a goal and a deed are the same", _SIMILAR)] = 0.99
@@ -140,14 +142,20 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     ] = "oracle"
     goal_pay: Annotated[
         Literal["once", "damped", "always"],
-        Flag("a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always"),
+        Flag(
+            "a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always",
+            only=(_GOALS,),
+        ),
     ] = "once"
     goal_form: Annotated[
         Literal["bonus", "potential"],
-        Flag("goals pay a bonus (no guarantee), or as a potential, which keeps what is optimal for the env's reward"),
+        Flag(
+            "goals pay a bonus (no guarantee), or as a potential, which keeps what is optimal for the env's reward",
+            only=(_GOALS,),
+        ),
     ] = "bonus"
-    goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0)] = 1.0
-    see_goals: Annotated[bool, Flag("show the agent its goals; otherwise it is only paid for them")] = True
+    goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0, only=(_GOALS,))] = 1.0
+    see_goals: Annotated[bool, Flag("show the agent its goals; else it is only paid for them", only=(_GOALS,))] = True
     env_coef: Annotated[float, Flag("weight of the env's own reward; 0, as in pretraining, leaves it out", least=0)] = (
         0.0
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from bkrl.core.config import CONVOLUTIONAL, Mission, Network, PPOConfig, View
-from bkrl.core.flags import Flag
+from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts
 
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from bkrl.learn.ppo import PPO
     from bkrl.rewards.streams import RewardStream
 
+_PAYS = AppliesWhen("an --env-coef above 0", lambda c: vars(c).get("env_coef", 1) > 0)
+
 
 @dataclass(frozen=True)
 class PPOSettings(StartingWeights, PublishedDefects):
     """Settings of ppo, and of what extends it."""
 
-    reward_scale: Annotated[float, Flag("the env's reward is multiplied by this (published: 10)", least=0)] = 1.0
+    reward_scale: Annotated[
+        float, Flag("the env's reward is multiplied by this (published: 10)", least=0, only=(_PAYS,))
+    ] = 1.0
     network: Network = "compact"
     mission: Mission = "auto"
     see_memory: Annotated[

@@ -43,6 +43,10 @@ _FALLING = AppliesWhen(
     lambda c: c.shaping in ("advice", "pbrs+advice", "decay", "progress", "progress+start"),
 )
 _PAID = AppliesWhen("every --shaping but advice and start", lambda c: c.shaping not in ("advice", "start"))
+_SHIFTED = AppliesWhen(
+    "every --shaping but advice, start, progress and progress+start",  # of differences a shift is no part
+    lambda c: c.shaping not in ("advice", "start", "progress", "progress+start"),
+)
 _POTENTIAL = AppliesWhen("--potential", lambda c: c.shaped)
 _CORRECT = AppliesWhen("training without --compat", lambda c: not c.compat)
 
@@ -75,7 +79,7 @@ class PotentialSettings(TrainRsConfig):
         float,
         Flag(
             "added to Φ, which lies in [-1, 0] (best states at 0), in all but terminal states; 1: Φ ≥ 0",
-            only=(_POTENTIAL, _PAID, _CORRECT),
+            only=(_POTENTIAL, _SHIFTED, _CORRECT),
         ),
     ] = 0.0
     advice_coef: Annotated[
