@@ -78,6 +78,19 @@ def test_each_line_is_sent_once_also_after_a_resume_and_what_came_before_is_caug
     assert first == second  # the same run for the tracker, too
 
 
+def test_from_one_tracker_to_another_and_back_no_point_is_sent_twice(tmp_path, memory, monkeypatch):
+    monkeypatch.setitem(tracking._TRACKERS, "mlflow", Memory)
+    monkeypatch.setattr(tracking, "check_tracker", lambda kind: None)
+    run = a_run(tmp_path / "r")
+    for step, kind in enumerate(("tensorboard", "mlflow", "tensorboard", "mlflow")):
+        with tracked(kind, run, Reporter()):
+            run.log(step, a=float(step))
+    assert [step for step, _ in memory.points] == [0, 0, 1, 1, 2, 2, 3]  # each tracker catches up with what it lacks
+    first, _, second, *_ = memory.made
+    assert memory.made[::2] == [first, second, first, second]
+    assert first != second
+
+
 def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path, memory, monkeypatch):
     def fail(self, step, values):
         raise OSError("the network is down\nand more")

@@ -1,8 +1,8 @@
 """Curves elsewhere: TensorBoard, Weights & Biases, trackio or MLflow get every line of a run's metrics.jsonl, once.
 
 metrics.jsonl is the record; a tracker follows it. tracking.json in the run counts the lines that were sent: a run that
-continues at a checkpoint logs some lines again and sends no point twice. A tracker that fails is reported once, and the
-training goes on. API keys are read by those packages themselves, from their usual places.
+continues at a checkpoint logs some lines again and sends no point twice, nor where it goes from one tracker to another
+and back. A tracker that fails is reported once, and the training goes on. API keys those packages read themselves.
 """
 
 import json
@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import util
-from typing import Any, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json
@@ -28,6 +28,7 @@ class _State(TypedDict):
     kind: str
     lines: int
     id: str
+    others: NotRequired[dict[str, "_State"]]
 
 
 class Tracker(Protocol):
@@ -109,12 +110,13 @@ class _Follower:
 
 
 def _state(run: Run, kind: str) -> _State:
-    """How many lines of this run the tracker has had, and its name for the run."""
+    """How many lines of this run the tracker has had, and its name for the run; so, too, of the others."""
+    known: dict[str, _State] = {}
     with suppress(InputError):  # none yet, or damaged: everything is sent from the beginning, under a new name
-        state: _State = read_json(run.file(_STATE), _State)
-        if state["kind"] == kind:
-            return state
-    return {"kind": kind, "lines": 0, "id": uuid.uuid4().hex[:12]}
+        last: _State = read_json(run.file(_STATE), _State)
+        known = last.pop("others", {}) | {last["kind"]: last}
+    state = known.pop(kind, {"kind": kind, "lines": 0, "id": uuid.uuid4().hex[:12]})
+    return {**state, "others": known}
 
 
 class _TensorBoard:
