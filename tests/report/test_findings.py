@@ -330,6 +330,21 @@ def test_a_method_is_held_against_its_own_controls():
     assert headline([comparison]) == "Where a method is better than plain PPO, it does not beat a control."
 
 
+def test_labels_of_another_annotator_dealt_out_or_averaged_are_no_control():
+    trained = runs("ppo", 600)
+    for who in ("qwen", "rules"):
+        trained += runs("bk-pref", 200, annotator=who, potential=who)
+    for control, who in (("constant", "qwen"), ("shuffled", "rules"), ("random", "rules"), ("words labels", "words")):
+        trained += runs("bk-pref", 600, annotator=who, control=control, potential=f"{control} {who}")
+    (comparison,), _ = judged(trained)
+    found = {row.group.label: [one.control for one in row.versus] for row in comparison.rows if row.versus}
+    for_all = ["bk-pref (random, rules)", "bk-pref (words labels)"]
+    assert found == {
+        "bk-pref (qwen)": ["bk-pref (constant, qwen)", *for_all],
+        "bk-pref (rules)": [for_all[0], "bk-pref (shuffled, rules)", for_all[1]],
+    }
+
+
 def test_control_tests_are_adjusted_together():
     trained = runs("ppo", 600) + runs("bk-pref", 200, potential="p")
     for control in ("shuffled", "zero", "random"):

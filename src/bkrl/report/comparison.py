@@ -18,6 +18,8 @@ from bkrl.stats.variance import compare_over_datasets, nested_improvement, neste
 
 LABEL_FREE = ("zero", "random")
 """Controls that hold no labels, so that one of them stands for all methods."""
+SAME_LABELS = ("shuffled", "constant")
+"""Controls that are made of a method's own labels: those of another annotator say nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,12 @@ def _with_controls(rows: Sequence[ResultRow], horizon: float, threshold: float) 
 
 
 def _controls_of(row: ResultRow, rows: Sequence[ResultRow]) -> list[tuple[ResultRow, bool]]:
-    """Controls of the same algorithm and form; failing that, others' that hold no labels (zero, random)."""
+    """Controls of the same algorithm, form and labels; failing that, others' that hold no labels (zero, random)."""
     controls = [one for one in rows if one.group.is_control and not one.group.is_oracle]
     same_form = [one for one in controls if one.group.form == row.group.form]
-    own = [(one, False) for one in same_form if one.group.alg == row.group.alg]
+    mine = [one for one in same_form if one.group.alg == row.group.alg]
+    ours = row.group.runs[0].annotator
+    own = [(x, False) for x in mine if x.group.control not in SAME_LABELS or x.group.runs[0].annotator == ours]
     return own or [(one, True) for one in same_form if one.group.control in LABEL_FREE]
 
 
