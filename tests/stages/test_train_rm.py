@@ -19,6 +19,7 @@ from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.core.files import read_table, sha256, to_json, write_table
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.data.derive import subset
 from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS
 from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner, env_spec, make
@@ -452,6 +453,21 @@ def test_labels_that_are_no_use_are_refused_before_anything_is_written(data, lab
         with pytest.raises(BkrlError, match=match):
             run(TrainRmConfig(out=tmp_path / "rm", **settings), Reporter())
         assert sorted(tmp_path.iterdir()) == before, match
+
+
+def test_too_few_rows_for_advice_are_refused_before_anything_is_written_and_will_do_for_a_program_with_its_own(
+    data, tmp_path
+):
+    small = subset(data, tmp_path / "small", 1, Reporter()).path
+    advising = GOOD + "\n\ndef advice(observations, actions, valid):\n    return -actions[:, -1:] * np.arange(4.0)\n"
+    out, plain, own = tmp_path / "rm", program_labels(tmp_path / "a", small, GOOD), tmp_path / "b"
+    program_labels(own, small, advising)
+    for settings in ({"labels": plain}, {"labels": plain, "control": "random"}, {"labels": own, "part": "state"}):
+        with pytest.raises(InputError, match="too few to learn advice from; collect more episodes"):
+            run(TrainRmConfig(out=out, **settings), Reporter())
+        assert not out.exists(), settings
+    for number, settings in enumerate(({"labels": own}, {"labels": plain, "control": "zero"})):
+        assert run(TrainRmConfig(out=tmp_path / f"{number}", **settings), Reporter()).complete
 
 
 def test_labels_at_chance_are_warned_of_and_the_potential_says_so(data, tmp_path):

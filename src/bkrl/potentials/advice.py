@@ -289,13 +289,18 @@ def _chosen(logits: Tensor, actions: Tensor) -> Tensor:
 _Forward = Callable[[Tensor, Callable[[Tensor, Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
+def enough(rows: int) -> None:
+    """InputError where a dataset has too few rows for blocks to learn from and one to hold out."""
+    if rows < 2 * BLOCK:
+        raise InputError(f"The dataset has only {rows} rows, too few to learn advice from; collect more episodes.")
+
+
 def least_squares(
     network: ActorCritic, rows: int, forward: _Forward, seed: int, epochs: int
 ) -> tuple[float, float, int]:
     """Least squares on blocks of rows; explained variance held out, the same with actions forgotten, best epoch."""
+    enough(rows)
     starts = torch.arange(0, rows - BLOCK + 1, BLOCK)
-    if len(starts) < 2:
-        raise InputError(f"The dataset has only {rows} rows, too few to learn advice from; collect more episodes.")
     generator = torch.Generator().manual_seed(seed)
     shuffled = starts[torch.randperm(len(starts), generator=generator)]
     held = max(1, int(len(shuffled) * _HELD_OUT))

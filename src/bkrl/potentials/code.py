@@ -65,7 +65,7 @@ class CodeRaw(Raw):
         had goes by another name there, for its advice may ask it.
         """
         module = ast.parse(self.source)
-        if not any(isinstance(node, ast.FunctionDef) and node.name == ADVICE for node in module.body):
+        if not _advises(module):
             return None
         fields = ("id", "name", "arg")  # of variables, functions, parameters and keywords
         named = [(node, field) for node in ast.walk(module) for field in fields if field in vars(node)]
@@ -101,6 +101,10 @@ class CodeRaw(Raw):
         self.sandbox.close()
 
 
+def _advises(module: ast.Module) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == ADVICE for node in module.body)
+
+
 class CodeTable:
     """See `ActionTable`: a program's own advice."""
 
@@ -128,6 +132,11 @@ class Program:
     words: MissionWords | None = None
     memory: tuple[str, ...] = ()
     bounds: tuple[float, float] | None = None
+
+    @property
+    def advises(self) -> bool:
+        """Whether the program itself says something of actions."""
+        return _advises(ast.parse(self.source))
 
     def fit(self, seed: int, reporter: Reporter) -> Fitted:
         """The program, once it has behaved on windows of the dataset."""

@@ -21,7 +21,9 @@ from bkrl.llm import CONTROLS, EMBEDDED, UNINFORMED
 from bkrl.llm.opening import check_name, open_session
 from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
+from bkrl.potentials.advice import enough
 from bkrl.potentials.build import learn_advice, store
+from bkrl.potentials.code import Program
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.kinds import Material, Shuffle, made_from
 from bkrl.potentials.parts import part_of
@@ -67,6 +69,9 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         else:
             dataset = Dataset.open(source)
             material = controls.Unlabelled("zero", dataset, lambda seed: controls.Zero(1))
+        said = session is not None or control == "zero" or (isinstance(material, Program) and material.advises)
+        if not said or config.part != "whole":
+            enough(len(dataset.actions))
     inputs = {"labels": config.labels, "dataset": source} if labelled else {"dataset": source}
     result = Run.begin(config, "train-rm", inputs, reporter)
     if material is None or result.complete:
