@@ -327,6 +327,16 @@ def test_what_is_wrong_with_a_flag_is_one_sentence(arguments, sentence, capsys):
     assert "\t" not in text
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_name_that_is_not_utf_8_is_refused_before_anything_is_made(more, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["collect", "--env", "Toy-Grid", "--explorer", "random", "--episodes", "2", "--out", "caf\udce9"]
+    assert run_command([*words, *more]) == 2
+    said = r"bkrl: 'caf\udce9' is not UTF-8, which all names here must be; choose another."
+    assert capsys.readouterr().err == f"{said}\n"
+    assert not [*tmp_path.iterdir()]
+
+
 def test_help_changes_nothing_that_is_said_afterwards(capsys):
     pages = [(run_command(["list", "--help"]), capsys.readouterr().out) for _ in range(2)]
     assert pages[0] == pages[1]

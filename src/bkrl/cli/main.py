@@ -163,10 +163,11 @@ def run_command(arguments: list[str] | None = None) -> int:
     Errors become one sentence on stderr and, with `--json`, an object on stdout if nothing else was printed there.
     """
     console.json_printed = False
+    words = sys.argv[1:] if arguments is None else arguments
 
     def failed(text: str, code: int) -> int:
         console.error(text)
-        if "--json" in (sys.argv[1:] if arguments is None else arguments) and not console.json_printed:
+        if "--json" in words and not console.json_printed:
             try:
                 console.print_json({"error": text, "exit_code": code})
             except OSError:
@@ -177,6 +178,8 @@ def run_command(arguments: list[str] | None = None) -> int:
         text = "interrupted; nothing finished is lost, run the same command again to continue."
         return failed(text, 143 if _Terminated.seen else 130)
 
+    if odd := next((word for word in words if word != word.encode(errors="ignore").decode()), None):
+        return failed(f"{odd!a} is not UTF-8, which all names here must be; choose another.", 2)
     try:
         result = _command()(arguments, standalone_mode=False, prog_name="bkrl")
         sys.stdout.flush()  # notices a reader that left here, not while the interpreter ends
