@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -332,3 +333,27 @@ def test_a_fingerprint_reads_all_that_a_kernel_holds() -> None:
                     assert home.with_suffix(".py").read_bytes() in jit._sources(path.parent), f"{path}: {one.module}"
                     elsewhere.add((one.module, path.parent.name))
     assert {("bkrl.envs.memory", "babyai"), ("bkrl.envs.memory", "crafter"), ("bkrl.core.jit", "babyai")} <= elsewhere
+
+
+def test_an_interrupt_while_llvm_calls_back_ends_the_compilation(tmp_path: Path) -> None:
+    """It was printed as "Exception ignored on calling ctypes callback", and work went on, or ended in an odd error."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    class Compiled:
+        __module__, __name__ = "m", "kernel"
+
+        def compile(self, signature: bool) -> str:
+            ctypes.CFUNCTYPE(None)(interrupted)()
+            if signature:
+                raise ValueError("no compiled object yet")
+            return "compiled"
+
+    before = sys.unraisablehook
+    for signature in (False, True):
+        compiled = Compiled()
+        jit._compile_in_turn(compiled, tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            compiled.compile(signature)
+    assert sys.unraisablehook is before

@@ -262,10 +262,31 @@ def _compile_in_turn(compiled: Any, folder: Path) -> None:
     compile, lock = compiled.compile, folder / f".{compiled.__module__}.{compiled.__name__}.lock"
 
     def compile_in_turn(signature: Any) -> Any:
-        with global_compiler_lock, exclusive(lock):  # in the order in which a kernel that calls this one has them
+        # the locks in the order in which a kernel that calls this one has them
+        with global_compiler_lock, exclusive(lock), _interrupts_heard():
             return compile(signature)
 
     compiled.compile = compile_in_turn
+
+
+@contextmanager
+def _interrupts_heard() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM end the block: LLVM calls Python back, and what is raised there is printed, no more."""
+    before, heard = sys.unraisablehook, list[BaseException]()
+
+    def hear(one: sys.UnraisableHookArgs) -> None:
+        if isinstance(one.exc_value, KeyboardInterrupt):
+            heard.append(one.exc_value)
+        else:
+            before(one)
+
+    sys.unraisablehook = hear
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        if heard:
+            raise heard[0]
 
 
 def _to_stderr(text: str) -> None:
