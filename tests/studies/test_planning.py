@@ -86,6 +86,13 @@ def test_a_run_that_was_stopped_took_longer_than_its_rest(tmp_path):
     assert " 60 min on 1" in outlook(cells, tmp_path, made, 1)
 
 
+def test_times_that_are_damaged_are_named_in_a_sentence(tmp_path, capsys):
+    (tmp_path / "made" / "sweep").mkdir(parents=True)
+    (tmp_path / "made" / "sweep" / "state.json").write_text('{"seconds": 3}')
+    assert run_command(["sweep", str(toy(tmp_path)), "--dry-run", "--measured", str(tmp_path / "made")]) == 3
+    assert "state.json is damaged" in capsys.readouterr().err
+
+
 def test_a_measure_without_a_plan_is_refused(tmp_path, capsys):
     assert run_command(["sweep", str(toy(tmp_path)), "--measured", str(tmp_path)]) == 2
     assert "--dry-run" in capsys.readouterr().err

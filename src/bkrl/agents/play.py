@@ -67,6 +67,12 @@ class Episode:
     rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     frames: list[NDArray[np.uint8]] = field(default_factory=list)
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What evaluations write down of it."""
+        known = {**vars(self), "return": self.episode_return}
+        return {name: known[name] for name in ("seed", "mission", "success", "return", "length")}
+
 
 class Start:
     """How envs begin the episodes of a seed: reset once, and put back when the same seed is asked for again."""

@@ -63,10 +63,10 @@ Network = Annotated[
 ]
 CONVOLUTIONAL = ("paper", "residual")
 """Networks that are made for pictures: large, and without missions."""
-Mission = Annotated[
-    Literal["auto", "on", "off"],
-    Flag("whether the policy reads its mission (compact and recurrent); auto: where missions change between episodes"),
-]
+MISSION = Flag(
+    "whether the policy reads its mission (compact and recurrent); auto: where missions change between episodes"
+)
+Mission = Annotated[Literal["auto", "on", "off"], MISSION]
 View = Annotated[
     Literal["symbolic", "image"] | None,
     Flag(

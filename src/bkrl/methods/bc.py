@@ -6,10 +6,11 @@ dagger: cloning of a bot in the states that the learner itself meets (Ross et al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from bkrl.core.config import MISSION
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from bkrl.learn.bc import Cloning
     from bkrl.learn.dagger import Dagger
 
-
+_BARE = AppliesWhen("a network of its own, without --lm", lambda c: not c.lm.lm)
 _SCORED = AppliesWhen(
     "--lm, --score-rule logprob and neither --action-head nor --normalise unconditional",
     lambda c: c.lm.lm and c.lm.score_rule == "logprob" and not c.lm.action_head and c.lm.normalise != "unconditional",
@@ -52,17 +53,10 @@ class ClonesConfig(TrainRsConfig):
         Literal["compact", "paper", "recurrent"],
         Flag(
             "compact: made for these envs; recurrent: that with a memory; paper: the published convolutional network",
-            only=(AppliesWhen("a network of its own, without --lm", lambda c: not c.lm.lm),),
+            only=(_BARE,),
         ),
     ] = "compact"
-    mission: Annotated[
-        Literal["auto", "on", "off"],
-        Flag(
-            "whether the policy reads its mission (compact and recurrent); "
-            "auto: where missions change between episodes",
-            only=(AppliesWhen("a network of its own, without --lm", lambda c: not c.lm.lm),),
-        ),
-    ] = "auto"
+    mission: Annotated[Literal["auto", "on", "off"], replace(MISSION, only=(_BARE,))] = "auto"
     clone_loss: Annotated[
         Literal["actions", "tokens"],
         Flag(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from bkrl.core.flags import Flag
 from bkrl.learn.settings import ReplayConfig
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects
+from bkrl.methods.settings import PublishedDefects, defect_facts
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def build(settings: DRRNSettings) -> Training:
         hardware=choose(settings.hardware, "drrn"),
         defects=defects,
     )
-    facts = {"form": "none", "tokens": agent.tokenizer.size, **settings.defect_facts}
+    facts = {"form": "none", "tokens": agent.tokenizer.size, **defect_facts(defects)}
     return Training(learner, facts, iteration_steps=settings.replay.num_envs * settings.replay.num_steps)
 
 

@@ -16,7 +16,7 @@ from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.goals import GoalSettings, source_of
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import form_facts
+from bkrl.methods.settings import defect_facts, form_facts
 from bkrl.methods.values import GuidedSettings, begin, value_agent, with_epsilon
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _training(
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTraining(
         learner,
-        form_facts(form) | {"view": "symbolic"} | settings.defect_facts,
+        form_facts(form) | {"view": "symbolic"} | defect_facts(settings.defects),
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,

@@ -84,11 +84,7 @@ class DeedSettings:
         ),
     ] = ""
     goal_encoder: Annotated[
-        str,
-        Flag(
-            "what finds goals similar: none (equal words), hash, minilm, hf:PATH; see --goal-threshold",
-            only=(_DEEDS, _GOALS),
-        ),
+        str, Flag("what finds goals similar: none (equal words), hash, minilm or hf:PATH", only=(_DEEDS, _GOALS))
     ] = "none"
     goal_threshold: Annotated[float, _share("cosine above which a goal and a deed are the same", _SIMILAR)] = 0.99
     goal_ask: Annotated[
@@ -142,17 +138,11 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     ] = "oracle"
     goal_pay: Annotated[
         Literal["once", "damped", "always"],
-        Flag(
-            "a goal pays once an episode, ever less with the times it was paid (1/√n), or always; uniform: always",
-            only=(_GOALS,),
-        ),
+        Flag("a goal pays once an episode; damped: 1/√n the n-th time; always; uniform: always", only=(_GOALS,)),
     ] = "once"
     goal_form: Annotated[
         Literal["bonus", "potential"],
-        Flag(
-            "goals pay a bonus (no guarantee), or as a potential, which keeps what is optimal for the env's reward",
-            only=(_GOALS,),
-        ),
+        Flag("bonus: no guarantee; potential: keeps what is optimal for the env's reward", only=(_GOALS,)),
     ] = "bonus"
     goal_coef: Annotated[float, Flag("weight of the goals' reward", least=0, only=(_GOALS,))] = 1.0
     see_goals: Annotated[bool, Flag("show the agent its goals; else it is only paid for them", only=(_GOALS,))] = True

@@ -43,11 +43,6 @@ class PublishedDefects(TrainRsConfig):
         """What has the defects, as `rewards.upstream.Defect.variants` names it; None: what is of no variant."""
         return None
 
-    @property
-    def defect_facts(self) -> dict[str, Any]:
-        """What the manifest says of these defects; {} without."""
-        return defect_facts(self.defects)
-
 
 def defect_facts(defects: frozenset[str]) -> dict[str, Any]:
     """What the manifest says of a run with these defects; {} without."""

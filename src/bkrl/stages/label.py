@@ -207,14 +207,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     if plan.most_questions > _MANY and plan.variant != "code":
         reporter.say(f"Drawing and wording {plan.most_questions:,} questions; a million take some minutes.")
     own = {f"prompt {name}": path for name, path in plan.card.prompts.files(variant.files(plan.card)).items()}
-    return _Job(
-        plan=plan,
-        variant=variant,
-        session=session,
-        cache=config.cache,
-        create=partial(_create, config, own, reporter),
-        to_do=to_do(config),
-    )
+    return _Job(plan, variant, session, config.cache, partial(_create, config, own, reporter), to_do(config))
 
 
 def _create(config: LabelConfig, prompts: dict[str, Path], reporter: Reporter) -> Run:

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bkrl.core.files import read_json
 from bkrl.core.reporter import duration
 from bkrl.labelers.plan import NUM
 from bkrl.report.costs import loop_seconds
@@ -18,6 +17,7 @@ from bkrl.runs.record import Run
 from bkrl.stats.curves import series_of
 from bkrl.studies.cells import name_of, needs
 from bkrl.studies.section import Cell
+from bkrl.studies.sweep import SweepState
 
 MACHINES = (1, 8, 64)
 _WORK = {"train-rs": "steps", "collect": "steps", "evaluate": "episodes", "label": "num"}
@@ -72,8 +72,7 @@ def makespan(seconds: Sequence[float], after: Sequence[Sequence[int]], slots: in
 
 def _rates(folder: Path) -> dict[_Key, list[float]]:
     """Seconds for a unit of work, of each complete run below a folder: by stage, section and method."""
-    state, rates = folder / "sweep" / "state.json", {}  # type: Path, dict[_Key, list[float]]
-    counted = read_json(state).get("seconds", {}) if state.exists() else {}
+    counted, rates = SweepState(folder / "sweep" / "state.json").load().seconds, dict[_Key, list[float]]()
     for path in complete_below(folder):
         run = Run.open(path, verify=False)
         name = run.path.relative_to(folder).as_posix()

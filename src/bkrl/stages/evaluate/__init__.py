@@ -107,6 +107,9 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         reporter.warn(f"There are no GIFs: {env_id} gives no pictures, since its `render` returns none.")
     result.write_json("evaluation.json", document)
     shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]
+    header = ["mode", "success rate", "95 % interval", "return", "length"]
+    header += ["achievements", "score"] if family(facts.family).achievements else []
+    header += _own(document["modes"])
     result.finish(
         outputs,
         env_id=env_id,
@@ -121,18 +124,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
             for mode, scores in document["modes"].items()
         },
         **({"counts": COUNTS} if len(modes) > 1 else {}),
-        table={
-            "header": [
-                "mode",
-                "success rate",
-                "95 % interval",
-                "return",
-                "length",
-                *(("achievements", "score") if family(facts.family).achievements else ()),
-                *_own(document["modes"]),
-            ],
-            "rows": [_row(mode, scores) for mode, scores in document["modes"].items()],
-        },
+        table={"header": header, "rows": [_row(mode, scores) for mode, scores in document["modes"].items()]},
     )
     return result
 
@@ -212,18 +204,7 @@ def measure(episodes: Sequence[Episode], names: Sequence[str] = ()) -> dict[str,
     if own := metrics_of(episodes):
         known = {name: values for name, values in own.items() if len(values)}
         scores["metrics"] = {name: {**_mean(values), "episodes": len(values)} for name, values in known.items()}
-    scores["episodes"] = [
-        {
-            "seed": e.seed,
-            "mission": e.mission,
-            "success": e.success,
-            "return": e.episode_return,
-            "length": e.length,
-            "terminated": e.terminated,
-            "truncated": e.truncated,
-        }
-        for e in episodes
-    ]
+    scores["episodes"] = [{**e.figures, "terminated": e.terminated, "truncated": e.truncated} for e in episodes]
     return scores
 
 

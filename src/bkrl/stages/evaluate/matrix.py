@@ -153,14 +153,7 @@ def _cell(
     envs = make_vec(cell.env, min(cell.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
     try:
         episodes: list[dict[str, Any]] = [
-            {
-                "seed": e.seed,
-                "mission": e.mission,
-                "success": e.success,
-                "return": e.episode_return,
-                "length": e.length,
-                "unlocked": [names[i] for i in np.flatnonzero(e.unlocked)],
-            }
+            {**e.figures, "unlocked": [names[i] for i in np.flatnonzero(e.unlocked)]}
             for e in play(agent, envs, cell.episodes, seed=cell.seed, greedy=cell.mode == "greedy", tick=tick)
         ]
     finally:
@@ -226,18 +219,8 @@ def to_parquet(episodes: Sequence[dict[str, Any]]) -> bytes:
 def table(rows: Sequence[MatrixRow], conditions: Conditions, alg: str, steps: int | None, seconds: float | None) -> Any:
     """Header and rows for people: ours, then what was published."""
     published = {one.name: one.published for one in conditions.conditions}
-    header = [
-        "agent",
-        "condition",
-        "mode",
-        conditions.measure,
-        "95 % interval",
-        "first finished",
-        "by kind",
-        "episodes",
-        "length",
-    ]
-    header += ["env steps", "seconds"] + (["published"] if any(published.values()) else [])
+    header = ["agent", "condition", "mode", conditions.measure, "95 % interval", "first finished", "by kind"]
+    header += ["episodes", "length", "env steps", "seconds"] + (["published"] if any(published.values()) else [])
     lines = []
     for row in rows:
         own = row.agent == POLICY
