@@ -554,6 +554,18 @@ def test_a_ray_of_this_machine_has_room_for_each_cell_and_one_elsewhere_is_told_
     ]
 
 
+def test_a_ray_cluster_without_nodes_is_given_a_cell_to_wait_for(tmp_path, monkeypatch):
+    """The sweep ended at once, with every cell "needs one that failed", where a head alone stood, which makes nodes."""
+    processors = {}
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(cluster_resources=lambda: processors))
+    executor, cell = Ray(tmp_path, "auto", 0, 0), load_study(str(toy(tmp_path)), tmp_path).cells[0]
+    assert executor.free() == 1
+    executor._tasks["task"] = cell
+    assert executor.free() == 0
+    processors["CPU"] = 3.0
+    assert executor.free() == 2
+
+
 def test_a_node_of_ray_that_does_not_see_the_folder_is_named(tmp_path):
     cell = load_study(str(toy(tmp_path)), tmp_path).cells[0]
     reason = _do(cell, tmp_path / "log", tmp_path / "elsewhere")

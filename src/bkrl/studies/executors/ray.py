@@ -76,9 +76,9 @@ class Ray:
             reporter.warn(f"{lacks}: it waits until there is one.")
 
     def free(self) -> int:
-        """As many as there are processors that no cell of ours has; nodes may come and go."""
+        """As many as there are processors that no cell of ours has, and they come and go; one cell waits for any."""
         room = self._processors() - sum(map(_threads, self._tasks.values()))
-        return max(0, min(room, self._jobs - len(self._tasks)) if self._jobs else room)
+        return max(0 if self._tasks else 1, min(room, self._jobs - len(self._tasks)) if self._jobs else room)
 
     def start(self, cells: Sequence[Cell]) -> None:
         """Submit these."""
