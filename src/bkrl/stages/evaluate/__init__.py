@@ -107,9 +107,9 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
         reporter.warn(f"There are no GIFs: {env_id} gives no pictures, since its `render` returns none.")
     result.write_json("evaluation.json", document)
     shown = document["modes"]["sampled" if "sampled" in modes else modes[0]]
-    header = ["mode", "success rate", "95 % interval", "return", "length"]
-    header += ["achievements", "score"] if family(facts.family).achievements else []
-    header += _own(document["modes"])
+    columns = ["mode", "success rate", "95 % interval", "return", "length"]
+    columns += ["achievements", "score"] if family(facts.family).achievements else []
+    columns += _own(document["modes"])
     result.finish(
         outputs,
         env_id=env_id,
@@ -124,7 +124,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
             for mode, scores in document["modes"].items()
         },
         **({"counts": COUNTS} if len(modes) > 1 else {}),
-        table={"header": header, "rows": [_row(mode, scores) for mode, scores in document["modes"].items()]},
+        table={"header": columns, "rows": [_row(mode, scores) for mode, scores in document["modes"].items()]},
     )
     return result
 
