@@ -94,6 +94,17 @@ def test_functions_check_settings_as_the_command_line_does(tmp_path):
         bkrl.make_report(bkrl.ReportConfig(typing.cast(typing.Any, "logs")))
 
 
+def test_what_was_interrupted_goes_on_though_the_error_is_kept_as_a_notebook_keeps_it(tmp_path, monkeypatch):
+    """The lock hung on the frames of the error: "Another process is at work", until the kernel was restarted."""
+    config = bkrl.CollectConfig(env="Toy-Grid", explorer="random", episodes=2, out=tmp_path / "data")
+    with monkeypatch.context() as during:
+        during.setattr("bkrl.stages.collect._record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt) as kept:
+            bkrl.collect(config, progress=False)
+    assert bkrl.collect(config, progress=False).complete
+    assert kept.tb is not None
+
+
 def test_text_serves_as_a_path_and_progress_can_be_silent(tmp_path, capfd):
     out = typing.cast(Path, str(tmp_path / "data"))
     config = bkrl.CollectConfig("Toy-Chain", out, steps=2_048, checkpoints=1, episodes_per_checkpoint=2)

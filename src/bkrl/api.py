@@ -20,10 +20,10 @@ from bkrl.core.settings import checked
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials.config import TrainRmConfig
+from bkrl.runs.record import Run, releasing
 
 if TYPE_CHECKING:
     from bkrl.llm.forecast import Outlook
-    from bkrl.runs.record import Run
 
 
 def collect(config: CollectConfig, *, progress: bool = True) -> Run:
@@ -63,7 +63,8 @@ def make_report(config: ReportConfig, *, progress: bool = True) -> Run:
 
 
 def _stage(name: str, config: Any, progress: bool) -> Any:
-    return import_module(f"bkrl.stages.{name}").run(*_ready(config, progress))
+    with releasing():  # a notebook keeps the error that ended a cell
+        return import_module(f"bkrl.stages.{name}").run(*_ready(config, progress))
 
 
 def _ready(config: Any, progress: bool) -> tuple[Any, Reporter]:

@@ -42,10 +42,8 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         return [("", ["llm", "needs", "what it is"], [list(row) for row in (*SPECS, _CONTROLS, *others)])]
     if what == "potentials":
         kinds = ("", ["kind", "made by", "what it is"], [list(row) for row in _POTENTIALS])
-        return [
-            kinds,
-            ("Samples that ship with bkrl", ["path", "kind", "made in", "labels by", "advice from"], _samples()),
-        ]
+        header = ["path", "kind", "made in", "labels by", "advice from"]
+        return [kinds, ("Samples that ship with bkrl", header, _samples())]
     if what == "suggesters":
         from bkrl.goals.suggesters import own_suggesters
 
@@ -56,9 +54,8 @@ def catalogue(what: str) -> list[tuple[str, list[str], list[list[Any]]]]:
         title = "Studies that ship with bkrl; `bkrl sweep STUDY --dry-run` lists the runs of one"
         return [(title, ["study", "what it asks", "trains", "on two cores", "command"], _studies())]
     if what == "conditions":
-        return [
-            ("Sets for `bkrl evaluate RUN --conditions SET`", ["set", "what it is", "conditions", "measures"], _sets())
-        ]
+        title, header = "Sets for `bkrl evaluate RUN --conditions SET`", ["set", "what it is", "conditions", "measures"]
+        return [(title, header, _sets())]
     from bkrl.envs import env_ids, env_spec, family
 
     specs = [env_spec(env_id) for env_id in env_ids()]

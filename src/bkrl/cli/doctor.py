@@ -61,8 +61,7 @@ def _torch() -> str:
 def _folders() -> str:
     for name in ("data", "cache", "logs"):
         folder = Path(name) if Path(name).is_dir() else Path.cwd()
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     return f"data/, cache/ and logs/ can be written under {Path.cwd()}"
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, NotRequired, TypedDict
 
@@ -22,6 +23,7 @@ from bkrl.runs.identity import Config, differences
 from bkrl.runs.software import command_line, software
 
 FORMAT = 1
+_ENDS: ContextVar[ExitStack] = ContextVar("ends")
 _NAMED = 3  # differences from a run that is there, at most, in an error
 
 
@@ -94,6 +96,8 @@ class Run:
             run = cls(path, found, read_json(path / MANIFEST, Manifest) if lock is None else None)
             run._lock = lock
             stack.pop_all()
+            if (ends := _ENDS.get(None)) is not None:
+                ends.callback(run.release)
             return run
 
     @classmethod
@@ -310,6 +314,14 @@ class Run:
 
             described["rows"] = pq.read_metadata(path.absolute()).num_rows
         return described
+
+
+@contextmanager
+def releasing() -> Iterator[None]:
+    """The runs that begin in the block let go of their folders at its end, whoever keeps an error and so its frames."""
+    with ExitStack() as ends:
+        ends.callback(_ENDS.reset, _ENDS.set(ends))
+        yield
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
