@@ -165,14 +165,8 @@ class Explorer:
         self._template["worlds"] = records.view(np.uint8).reshape(_ENVS, -1)
         self._bench.restore(self._template)
         views, rewards, terminated, _, _ = self._bench.step(np.resize(tried, _ENVS), np.zeros(_ENVS, bool))
-        after = self._bench.snapshot()
-        return (
-            after["grids"][:count],
-            self._bench.envs[:count].copy(),
-            views[:count],
-            rewards[:count],
-            terminated[:count],
-        )
+        after, envs = self._bench.snapshot()["grids"], self._bench.envs
+        return after[:count], envs[:count].copy(), views[:count], rewards[:count], terminated[:count]
 
 
 def _keys(grids: NDArray[np.uint32], envs: NDArray[Any]) -> NDArray[np.int64]:

@@ -252,10 +252,8 @@ def _label_pairs(plan: Plan, session: AskSession) -> LabelResult:
     scores = np.stack([one.scores for one in answers]) if answers else np.zeros((0, 2, 2))
     odds, agree = _log_odds(scores.reshape(len(asked), per, 2, 2))
     if points:
-        odds, agree = (
-            odds[:, : len(criteria)] - odds[:, len(criteria) :],
-            agree[:, : len(criteria)] & agree[:, len(criteria) :],
-        )
+        odds = odds[:, : len(criteria)] - odds[:, len(criteria) :]
+        agree = agree[:, : len(criteria)] & agree[:, len(criteria) :]
     weight = agree / np.maximum(1, agree.sum(1, keepdims=True))
     mean = (np.where(agree, odds, 0.0) * weight).sum(1)
     sides, place = np.full((len(pairs), 2), np.nan), {n: i for i, n in enumerate(asked)}

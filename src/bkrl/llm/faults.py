@@ -15,29 +15,15 @@ from urllib.parse import quote
 from bkrl.llm.protocol import Fault
 
 _QUOTA = (
-    "insufficient_quota",
-    "billing_hard_limit",
-    "billing_not_active",
-    "exceeded your current quota",
-    "credit balance",
-)
+    "insufficient_quota", "billing_hard_limit", "billing_not_active", "exceeded your current quota", "credit balance",
+)  # fmt: skip
 _CONTEXT = (
-    "context_length",
-    "context length",
-    "maximum context",
-    "too many tokens",
-    "prompt is too long",
-    "input is too long",
-)
+    "context_length", "context length", "maximum context", "too many tokens", "prompt is too long", "input is too long",
+)  # fmt: skip
 _FILTERED = ("content_filter", "content_policy", "content management policy", "responsibleai", "moderation")
 _NO_MODEL = (
-    "model_not_found",
-    "does not exist",
-    "model not found",
-    "no such model",
-    "deploymentnotfound",
-    "unknown model",
-)
+    "model_not_found", "does not exist", "model not found", "no such model", "deploymentnotfound", "unknown model",
+)  # fmt: skip
 _SECRET = re.compile(r"(?:sk|key|pk|gsk|xai)-[\w*.-]{4,}|Bearer\s+\S+|(?<=//)[^/\s]+@|\?[^\s\"']*", re.IGNORECASE)
 _HIDDEN = "[key]"
 _PLAIN_WORD = re.compile(r"(?<![A-Za-z])(?:[A-Za-z][a-z]{7,14}|[A-Z]{8,15})(?![A-Za-z])")

@@ -79,12 +79,8 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
         options, view = observation_options(facts, config.network, config.view)
         agents = {point: load_agent(policies, _name(point)) for point in points}
         made = [name for point in points for name in _files(point)]
-        learnt: dict[str, Any] = {
-            "view": view,
-            "steps": learner.step,
-            "checkpoints": points,
-            "reward_free": config.ext_coef == 0,
-        }
+        free = config.ext_coef == 0
+        learnt: dict[str, Any] = {"view": view, "steps": learner.step, "checkpoints": points, "reward_free": free}
     else:
         assert agent is not None
         count, options, made, learnt = config.episodes, options_of(agent), [], {}

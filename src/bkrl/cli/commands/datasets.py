@@ -97,11 +97,6 @@ def data_make_episodes(
     drawn = draw_episodes(scene, split, episodes, seed, tuple(filter(None, names)))
     make_folder(out.parent)
     write_table(out, pa.table(to_columns(drawn)))
-    things = sum(len(one.models) for one in drawn)
-    facts = {
-        "scene": scene,
-        "episodes": len(drawn),
-        "objects": things,
-        "misplaced": sum(one.misplaced for one in drawn),
-    }
+    things, misplaced = sum(len(one.models) for one in drawn), sum(one.misplaced for one in drawn)
+    facts = {"scene": scene, "episodes": len(drawn), "objects": things, "misplaced": misplaced}
     print_facts(str(out), facts, as_json)

@@ -46,19 +46,8 @@ MAX_ITEM: Final = 9  # of every item, health and hunger included
 SAPLING_PROBABILITY: Final = 0.1
 
 MATERIALS: Final = (
-    "water",
-    "grass",
-    "stone",
-    "path",
-    "sand",
-    "tree",
-    "lava",
-    "coal",
-    "iron",
-    "diamond",
-    "table",
-    "furnace",
-)
+    "water", "grass", "stone", "path", "sand", "tree", "lava", "coal", "iron", "diamond", "table", "furnace",
+)  # fmt: skip
 """Material i has the id i + 1 in the maps; 0 is what lies outside."""
 
 WALKABLE: Final = ("grass", "path", "sand")

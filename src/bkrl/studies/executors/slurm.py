@@ -33,13 +33,8 @@ POLL_SECONDS = 5.0
 _QUEUED = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
 _HOPELESS = (
-    "PartitionTimeLimit",
-    "PartitionNodeLimit",
-    "PartitionDown",
-    "BadConstraints",
-    "InvalidQOS",
-    "InvalidAccount",
-)
+    "PartitionTimeLimit", "PartitionNodeLimit", "PartitionDown", "BadConstraints", "InvalidQOS", "InvalidAccount",
+)  # fmt: skip
 """Why a job waits although waiting will not help."""
 _GONE = "The job ended without a result (cancelled, out of memory or refused its time?); see {log} and {folder}."
 
