@@ -15,7 +15,7 @@ from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, check_checksum, plain, read_json, to_json, with_checksum
 from bkrl.llm.batch_api import BatchApi
-from bkrl.llm.budget import KEY
+from bkrl.llm.budget import KEY, batch_name
 from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.faults import redacted
 from bkrl.llm.openai import OpenAIBackend
@@ -158,7 +158,7 @@ class Batches:
         self.batches.append(batch)
         # Before its money is set aside: a kill in between must not leave a sum that belongs to no batch.
         self._save()
-        name = self._budget.begin(most, len(keys), _name(batch))
+        name = self._budget.begin(most, len(keys), batch_name(batch.token))
         try:
             atomic_write(file, b"".join(lines))
             file_id = await self._api.upload(file)
@@ -183,7 +183,7 @@ class Batches:
                 batch.batch_id, batch.status = found, "submitted"
             else:
                 self.batches.remove(batch)
-                self._budget.settle(_name(batch), 0.0, unsent=len(batch.keys))
+                self._budget.settle(batch_name(batch.token), 0.0, unsent=len(batch.keys))
             self._save()
         for file in self._folder.glob("batch-*.jsonl"):
             file.unlink(missing_ok=True)
@@ -264,7 +264,7 @@ class Batches:
                 paid += cost or 0.0
         if lost := len(wanted - seen):
             outcome.faults[f"{batch.status} without an answer"] += lost
-        self._budget.settle(_name(batch), paid, doubtful)
+        self._budget.settle(batch_name(batch.token), paid, doubtful)
 
     def _note(self, key: str, fault: Fault, outcome: Outcome) -> None:
         """A fault that can never go away is an answer of its own; everything else will be asked again."""
@@ -287,10 +287,6 @@ class Batches:
                 ) from None
 
         return self._session.call(whole())
-
-
-def _name(batch: SentBatch) -> str:
-    return f"batch-{batch.token}"
 
 
 def _read(file: Path) -> tuple[list[SentBatch], dict[str, tuple[str, str]]]:

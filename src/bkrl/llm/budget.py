@@ -42,6 +42,15 @@ class Exhausted(Exception):
     """A limit is reached; the text is a sentence for the user."""
 
 
+def batch_name(token: str) -> str:
+    """The name under which the money of a batch is set aside."""
+    return f"batch-{token}"
+
+
+def _is_batch(name: str) -> bool:
+    return name.startswith(batch_name(""))
+
+
 class Budget:
     """Limits on requests and dollars, shared by everything one run sends. Dollars are 0 where no price is known.
 
@@ -108,7 +117,7 @@ class Budget:
                 )
             if self._fits(usd):
                 return self.begin(usd, key=key)
-            if all(name.startswith("batch") for name in self._open):
+            if all(map(_is_batch, self._open)):
                 raise Exhausted(
                     f"The limit of ${self._max_usd:,g} for this run (--max-cost) is reached: "
                     f"${self.paid + self.doubtful:,.4f} are spent and the next request could cost ${usd:,.4f}; "
@@ -197,7 +206,7 @@ class Budget:
                     f"{file} is damaged at line {number} ({problem}); restore it, or remove that line and lower "
                     "--max-cost by what it may have cost."
                 ) from None
-        for name in [name for name in self._open if not name.startswith("batch")]:
+        for name in [name for name in self._open if not _is_batch(name)]:
             self.doubtful += self._open.pop(name)
 
     def _take_up(self, text: bytes) -> None:
@@ -213,8 +222,7 @@ class Budget:
         name, key = line["send"], line.get("key", "")
         self._open[name] = line["usd"]
         self.requests += line.get("requests", 1)
-        if not name.startswith("batch"):
-            self.sent += 1
+        self.sent += not _is_batch(name)
         if key:
             self._key_of[name] = key
             self.keys.add(key)
@@ -228,7 +236,7 @@ class Budget:
         self.paid += line["paid"]
         self.doubtful += line.get("doubtful", 0.0)
         self.requests -= unsent
-        self.sent -= 0 if name.startswith("batch") else unsent
+        self.sent -= 0 if _is_batch(name) else unsent
         self.lost += line.get("lost", 0)
         if unsent:
             self.keys.discard(key)
