@@ -104,6 +104,20 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_weights():
     assert whole.step == other.step
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_steps_that_are_remembered_end_their_episodes_where_fresh_ones_begin(exact):
+    stopped, other = learner(), learner()
+    for _ in range(5):
+        stopped.iterate()
+    saved = stopped.state()
+    tensors = {name: np.asarray(one).copy() for name, one in saved.tensors.items()}
+    other.restore(saved._replace(tensors=tensors, exact=exact))
+    flags = [one.replay.state()["truncated"] for one in (stopped, other)]
+    np.testing.assert_array_equal(flags[1][:-1], flags[0][:-1])
+    assert not flags[0][-1].all()
+    assert flags[1][-1].all() == (not exact)
+
+
 @pytest.mark.slow
 def test_it_learns_the_better_exit():
     made = learner(learning_rate=2e-3)

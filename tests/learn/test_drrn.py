@@ -153,6 +153,16 @@ def test_it_goes_on_exactly_where_it_was(options):
         np.testing.assert_array_equal(np.asarray(value), np.asarray(second.tensors[name]), err_msg=name)
 
 
+def test_steps_that_are_remembered_end_their_episodes_where_fresh_ones_begin():
+    one, again = learner_of(), learner_of()
+    one.iterate()
+    saved = one.state()
+    tensors = {name: np.asarray(value).copy() for name, value in saved.tensors.items()}
+    again.restore(replace_tensors(saved, tensors)._replace(exact=False))
+    assert not one.replay.state()["truncated"][-1].all()
+    assert again.replay.state()["truncated"][-1].all()
+
+
 def max_env(options):
     """Episodes short enough that some end by their limit."""
     return EASY + ",max_steps=6" if "capacity" in options else "BabyAI-GoToLocal-v0@actions=restricted,max_steps=6"

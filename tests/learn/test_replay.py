@@ -61,6 +61,23 @@ def test_what_is_drawn_is_what_happened(seed, num_envs, steps, n):
         assert batch.discounts[i] == pytest.approx(discount, abs=1e-6)
 
 
+def test_what_follows_a_break_is_no_part_of_the_episodes_before():
+    log = Log(0, 3, 12)
+    log.replay.cut()  # nothing is there yet
+    for _ in range(14):
+        log.step()
+    log.replay.cut()
+    log.step()
+    batch = log.replay.sample(log.replay.ready(2), np.random.default_rng(0), gamma=0.9, num_steps=2)
+    drawn = {int(row): i for i, row in enumerate(batch.seen.view(np.uint32)[:, 0])}
+    for env in range(3):
+        seen, _, rewards, after, terminated, _ = (one[env] for one in log.steps[-2])
+        i = drawn[int(seen)]
+        assert batch.returns[i] == rewards
+        assert batch.after.view(np.uint32)[i, 0] == after
+        assert batch.discounts[i] == pytest.approx(0.0 if terminated else 0.9)
+
+
 def test_more_than_there_is_cannot_be_drawn():
     log = Log(0, 2, 10)
     log.step()

@@ -20,7 +20,7 @@ from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
 from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.protocol import Saved
-from bkrl.learn.replay import Batch, Replay
+from bkrl.learn.replay import Batch, Replay, drawable
 from bkrl.learn.settings import DQNConfig
 from bkrl.rewards.streams import RewardStream
 
@@ -65,7 +65,7 @@ class DQN(ActionValueLearner):
         for reader in agent.module.readers if shared_readers else ():
             setattr(self.target, reader, agent.module.get_submodule(reader))
         self.replay = Replay(config.replay_size, config.num_envs, *agent.remembered)
-        if (self.replay.rows - config.n_step + 1) * config.num_envs < config.batch_size:
+        if drawable(self.replay.rows, config.num_envs, config.n_step) < config.batch_size:
             raise UsageError("--replay-size has no room for the steps of one update (--batch-size); give it more.")
         self.updates = 0
         self.earned = 0.0  # the sum of all rewards so far
@@ -151,4 +151,6 @@ class DQN(ActionValueLearner):
         super().restore(saved)
         load_weights(self.target, saved.tensors, "target.")
         self.replay.restore(under(saved.tensors, "replay."))
+        if not saved.exact:
+            self.replay.cut()
         self.updates, self.earned = int(saved.counters["updates"]), float(saved.counters["earned"])

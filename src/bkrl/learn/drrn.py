@@ -30,7 +30,7 @@ from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
 from bkrl.learn.protocol import Learner, Saved
-from bkrl.learn.replay import Batch, Replay
+from bkrl.learn.replay import Batch, Replay, drawable
 from bkrl.learn.rollout import Clock
 from bkrl.learn.settings import ReplayConfig
 from bkrl.rewards.streams import RewardStream
@@ -73,7 +73,7 @@ class DRRN(Learner):
         self.view, self.keys = Viewer(envs, agent), ViewKeys(agent.wants)
         self.replay = Replay(min(config.capacity, total_steps + envs.num_envs * config.num_steps), envs.num_envs)
         self.least = max(config.learning_starts, config.batch_size)
-        room = (config.capacity // envs.num_envs - config.n_step + 1) * envs.num_envs
+        room = drawable(config.capacity // envs.num_envs, envs.num_envs, config.n_step)
         if room < self.least or config.train_every > config.num_steps:
             why = "--capacity is too small for --batch-size and --learning-starts, or --num-steps for --train-every"
             raise UsageError(f"Nothing would ever be learnt: {why}; give it more.")
@@ -216,6 +216,7 @@ class DRRN(Learner):
         if replay := under(tensors, "replay."):
             self.replay.restore(replay)
         if not saved.exact:
+            self.replay.cut()
             self._begin()
             return
         self.envs.restore(under(tensors, "worlds."))

@@ -31,6 +31,11 @@ class Batch:
     discounts: NDArray[np.float32]
 
 
+def drawable(rows: int, num_envs: int, num_steps: int) -> int:
+    """Of rows of steps of so many envs the steps that the next `num_steps` - 1 follow."""
+    return max(rows - num_steps + 1, 0) * num_envs
+
+
 class Replay:
     """The newest steps of N envs. An older step makes room for a newer one.
 
@@ -53,7 +58,12 @@ class Replay:
 
     def ready(self, num_steps: int = 1) -> int:
         """How many steps `sample` draws from."""
-        return max(self.count - num_steps + 1, 0) * self.num_envs
+        return drawable(self.count, self.num_envs, num_steps)
+
+    def cut(self) -> None:
+        """The newest steps end their episodes: what comes next is of others."""
+        if self.count:
+            self._columns["truncated"][self.head - 1] = True
 
     def add(
         self,
