@@ -234,6 +234,7 @@ def test_a_segment_is_asked_about_once_and_pairs_stay_within_a_part():
         ({"label_every": 4_000}, UsageError, "--label-every 4,000 is never reached in 2,560 steps"),
         ({"llm": "rulez"}, UsageError, "There is no annotator 'rulez'. Did you mean 'rules'"),
         ({"llm": "random"}, UsageError, "closed questions only, and --alg bk-online asks open ones"),
+        ({"llm": "exact"}, UsageError, "closed questions only, and --alg bk-online asks open ones"),
         ({"llm": "replay:nowhere"}, InputError, "nowhere"),
     ],
 )

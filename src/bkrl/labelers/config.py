@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from bkrl.core.config import Annotator, AskConfig, Concurrency, Fresh, Seed, Threads
 from bkrl.core.flags import AppliesWhen, Flag
-from bkrl.llm import LOCAL_MODELS
+from bkrl.llm import USUALLY_CLOSED
 
 _OPENAI = AppliesWhen("--llm openai:MODEL", lambda c: c.llm.startswith("openai:"))
 _SEGMENTS = AppliesWhen("--variant pref or goal", lambda c: c.variant != "code")
@@ -162,8 +162,8 @@ class LabelConfig(AskConfig):
     @property
     def closed(self) -> bool:
         """Whether closed questions are asked."""
-        by_default = self.llm.partition(":")[0] in (*LOCAL_MODELS, "equal", "words", "exact")
-        by_default |= self.llm.startswith("random") and self.variant != "pref"
+        kind = self.llm.partition(":")[0]
+        by_default = kind in USUALLY_CLOSED and (kind, self.variant) != ("random", "pref")
         return self.ask == "closed" or (self.ask == "default" and by_default)
 
     @property

@@ -46,10 +46,14 @@ _ROWS = (
 CONTROLS = ("random", "equal")
 """Those that know nothing; `random:SEED` draws by a seed."""
 LOCAL_MODELS = ("local", "gguf")
-"""Language models that this machine computes itself, and that answer closed questions unless told otherwise."""
+"""Language models that this machine computes itself."""
+CLOSED_ONLY = ("exact", "words", *CONTROLS)
+"""Those that answer closed questions alone."""
+USUALLY_CLOSED = (*LOCAL_MODELS, *CLOSED_ONLY)
+"""Those that labels ask closed questions unless told otherwise, but for pairs by `random`, which are a coin's."""
 UNINFORMED = (*CONTROLS, "words", "return")
 """Annotators whose labels are controls: no language model was asked, and none of their answers is knowledge."""
-EMBEDDED = ("rules", "votes", "exact", "words", *CONTROLS)
+EMBEDDED = ("rules", "votes", *CLOSED_ONLY)
 """Those that answer in this process, of what is written in the package."""
 KNOWN_FAMILIES = {"rules": ("babyai", "crafter", "housekeep"), "votes": ("housekeep",), "exact": ("babyai",)}
 """Families of envs that a hand-written annotator knows; any other annotator reads what it is shown."""

@@ -127,12 +127,12 @@ def build(settings: OnlineSettings) -> Training:
 def _check(settings: OnlineSettings) -> None:
     """UsageError where there can be no potential."""
     from bkrl.envs import env_spec
-    from bkrl.llm import CONTROLS, check_knows
+    from bkrl.llm import CLOSED_ONLY, check_knows
     from bkrl.llm.opening import check_name
 
     check_name(settings.llm)
     check_knows(settings.llm, settings.env, env_spec(settings.env).family)
-    if settings.llm.partition(":")[0] in (*CONTROLS, "words"):
+    if settings.llm.partition(":")[0] in CLOSED_ONLY:
         raise UsageError(
             f"--llm {settings.llm} answers closed questions only, and --alg bk-online asks open ones; a control is "
             "--label-control shuffled."

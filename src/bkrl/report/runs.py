@@ -11,7 +11,7 @@ from bkrl.core.files import plain, to_json
 from bkrl.core.flags import flags_of, without_effect
 from bkrl.inspect.report import doubts_of
 from bkrl.labelers.config import LabelConfig
-from bkrl.llm import LOCAL_MODELS, UNINFORMED
+from bkrl.llm import LOCAL_MODELS, UNINFORMED, USUALLY_CLOSED
 from bkrl.methods import find_method, with_setting
 from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
@@ -139,7 +139,7 @@ def annotator_of(node: Node) -> str:
     if kind in UNINFORMED:
         return kind
     local = kind in LOCAL_MODELS
-    usual = {None, "default"} | ({"closed"} if local or kind in ("replay", "exact") else {"open"})
+    usual = {None, "default"} | ({"closed"} if kind in (*USUALLY_CLOSED, "replay") else {"open"})
     name = str(facts.get("replay_of") or (facts.get("model") if local else "") or llm)
     return name if ask in usual else f"{name} {ask}"
 

@@ -23,7 +23,7 @@ from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
-from bkrl.llm import CONTROLS, EMBEDDED, check_knows, extras, open_backend
+from bkrl.llm import CLOSED_ONLY, EMBEDDED, check_knows, extras, open_backend
 from bkrl.llm.batches import Batches, asked_in, out_in
 from bkrl.llm.choose import Chooser
 from bkrl.llm.controls import HONESTY
@@ -222,12 +222,10 @@ def _check(config: LabelConfig) -> None:
     """Refuse settings that do not fit together."""
     variant, llm = config.variant, config.llm
     remote, control = llm.startswith("openai:"), llm in baseline.NAMES and not config.closed
-    if llm.partition(":")[0] in CONTROLS and not config.closed and not control:
-        raise UsageError(f"--llm {llm} answers closed questions only; pass --ask closed.")
+    if llm.partition(":")[0] in CLOSED_ONLY and not config.closed and not control:
+        raise UsageError(f"--llm {llm} answers closed questions only; pass --ask closed, or leave --ask open out.")
     if config.closed and llm in ("return", "rules", "votes"):
         raise UsageError(f"--llm {llm} answers open questions only; leave --ask closed out.")
-    if llm in ("exact", "words") and not config.closed:
-        raise UsageError(f"--llm {llm} answers closed questions only; leave --ask open out.")
     if llm == "words" and (variant != "pref" or not config.with_mission or config.compare == "points"):
         raise UsageError("--llm words compares pairs by their missions; pass --variant pref --with-mission.")
     if llm == "exact" and config.rate == "need":
