@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.goals.outlook import most_of, situations_met
 from bkrl.llm.budget import FILE
+from bkrl.llm.protocol import Reply, request_key
+from bkrl.llm.store import Store
+from bkrl.methods.goals import source_of
 from bkrl.stages import train_rs
 from tests.goals.test_goals import settings
 from tests.goals.test_hostile import hostile  # noqa: F401 - a fixture
@@ -46,6 +50,21 @@ def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="dry-run makes no run"):
         train_rs.run(config, Reporter())
+
+
+def test_what_is_kept_does_not_lower_what_more_situations_may_ask(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = settings(tmp_path / "run", suggester="openai:gpt-4o-mini", steps=4_096, cache=tmp_path / "c", dry_run=True)
+    before = train_rs.outlook(config)
+    with ExitStack() as stack, Store(config.cache) as store:
+        asked = source_of(config, stack).book.suggester
+        for key in situations_met(config.env, config.steps, config.seed)[0]:
+            (request,) = asked.requests(key)
+            store.put(request_key(asked.session.backend.identity, request), Reply("- drink water", completion_tokens=3))
+    found = train_rs.outlook(config)
+    assert found.kept == found.requests == before.requests
+    most, then = (float(one.values()["most_usd"]) for one in (before, found))
+    assert then == pytest.approx(0.2 * most, rel=0.1), "of 1.25 times as many situations all but .25 are kept"
 
 
 def test_limits_hold_over_restarts(hostile, tmp_path: Path):  # noqa: F811

@@ -63,7 +63,10 @@ def outlook(
     each = len(requests) // len(met)
     reply, votes = (1, suggester.chooser.votes) if isinstance(suggester, ClosedSuggester) else (_REPLY_TOKENS, 1)
     found = forecast(requests, reply, cache, suggester.session.backend.identity, price)
-    more = (expected * each - found.kept) / max(1, found.requests - found.kept)
+    open_ = found.requests - found.kept
+    if not open_:  # what random actions do not meet is like what they meet
+        found, open_ = replace(forecast(requests, reply, cache, None, price), kept=found.kept), found.requests
+    more = max(1, expected * each - found.kept) / open_
     most = most_of(steps)
     note = (
         f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps are reckoned to "

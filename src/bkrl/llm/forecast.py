@@ -51,7 +51,7 @@ class Outlook:
         return [
             f"{self.requests:,}{most} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at "
             f"{CHARS_PER_TOKEN} characters a token), {self.tokens_out:,} out ({out}; at most "
-            f"{self.most_tokens_out * self.at_most:,.0f}).",
+            f"{self.most_tokens_out * self._most:,.0f}).",
             self._in_words(),
             "Nothing was asked or written.",
         ]
@@ -68,7 +68,12 @@ class Outlook:
         if self.price is None:
             return None
         about = self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier)
-        return about, self.at_most * self.price.of_tokens(2 * self.tokens_in, self.most_tokens_out, 0, self.tier)
+        return about, self._most * self.price.of_tokens(2 * self.tokens_in, self.most_tokens_out, 0, self.tier)
+
+    @property
+    def _most(self) -> float:
+        """So many times what is to be asked may be: none of what comes besides the `requests` is kept."""
+        return (self.requests * self.at_most - self.kept) / max(1, self.requests - self.kept)
 
     def _in_words(self) -> str:
         dollars = self._dollars()
