@@ -253,12 +253,15 @@ def test_nasty_replies_give_no_label(data, reply):
 
 
 def test_the_dry_run_asks_what_the_run_asks(data):
-    for variant, settings in (("pref", {"num": 6}), ("code", {}), ("code", {"rate": "need"}), ("goal", {"num": 3})):
+    pairs = {"num": 6}, {"num": 5, "criteria": "overall,effect"}, {"num": 5, "compare": "points"}
+    rest = ("code", {}), ("code", {"rate": "need"}), ("goal", {"num": 3})
+    for variant, settings in (*(("pref", one) for one in pairs), *rest):
         plan = plan_of(data, variant, **settings)
         session = asker(lambda request: odds_of(1.0, request.choices[:2]))
         with session:
             closed.CLOSED[variant].label(plan, session)
-        foretold = closed.CLOSED[variant].requests(plan) or []
+        foretold = closed.CLOSED[variant].requests(plan)
+        assert variant == "code" or len(foretold) <= closed.CLOSED[variant].most_questions(plan)
         assert {one.messages for one in session.backend.requests} == {one.messages for one in foretold}
         assert len(foretold) == len({one.messages for one in foretold})
 

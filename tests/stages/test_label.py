@@ -260,6 +260,7 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"prompt": "bare"}, "--prompt is for language models"),
         ({"num": 999_999_999}, "999,999,999 questions, and a run holds at most 1,000,000; lower --num or --votes"),
         ({"votes": 999_999_999, "variant": "code"}, "lower --num or --votes"),
+        ({"llm": "equal", "variant": "goal", "num": 3, "votes": 99_999}, "and a run holds at most 1,000,000"),
         ({"num": 12_091}, "no more than 8,646 pairs of 5 actions; pass a --num up to that"),
         ({"num": 157, "variant": "goal"}, "no more than 156 segments of 3 actions"),
     ],
@@ -437,6 +438,23 @@ def test_a_dry_run_of_programs_shows_what_they_may_read(babyai: Path, tmp_path: 
     for told, reads in (("mission: integer array", "with_mission"), ("memory: integer array", "with_memory")):
         shown = ("\n".join(outlook(LabelConfig(variant="code", **settings, **{reads: on}))) for on in (True, False))
         assert [told in one for one in shown] == [True, False]
+
+
+@pytest.mark.usefixtures("without_a_key")
+def test_a_dry_run_of_programs_asks_what_the_run_asks(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"variant": "code", "llm": "openai:m", "num": 3, "votes": 2, "with_mission": True}
+    config = LabelConfig(babyai, cache=tmp_path / "cache", dry_run=True, **settings)
+    with FaultServer(lambda prompt, attempt: "prose") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        foretold = stage.outlook(config, Reporter())
+        with pytest.raises(RunFailed):
+            label(babyai, tmp_path, **settings)
+        assert len(server.requests) <= foretold.requests == 6
+        turns = "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in server.requests[0]["messages"])
+        assert foretold.prompts == (turns,)
+        assert (foretold.kept, stage.outlook(config, Reporter()).kept) == (0, 2)
 
 
 @pytest.mark.parametrize("env_id", [BABYAI, CRAFTER])

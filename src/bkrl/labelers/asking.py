@@ -25,6 +25,12 @@ class Sampling:
         """A request for one answer drawn so."""
         return Request(messages, schema, self.temperature, self.max_tokens, self.effort, sample)
 
+    def conversations(self, openings: Sequence[tuple[Message, ...]], rounds: int) -> list[Request]:
+        """What conversations of so many rounds ask at most; only their first prompts are known."""
+        first = [self.request(messages, None, number) for number, messages in enumerate(openings)]
+        later = self.request((*openings[0], Message("assistant", "")), None, 0)  # no reply is kept for that
+        return first + [later] * (len(first) * (rounds - 1))
+
 
 @dataclass(frozen=True)
 class Asked(Generic[T]):

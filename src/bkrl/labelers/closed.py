@@ -532,6 +532,14 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
+def _most_questions(plan: Plan) -> int:
+    """See `Variant`: each question in two phrasings, by all votes; points come in pairs."""
+    num, each = plan.num + plan.num % 2, len(plan.criteria)
+    if plan.variant == "goal":
+        num, each = min(plan.num, len(plan.dataset.caption_texts)), len(vocabulary(plan.dataset.env_id))
+    return 2 * plan.votes * num * each
+
+
 def _variant(
     make: Callable[[Plan], list[ClosedQuestion]], label: Callable[[Plan, AskSession], LabelResult], *names: str
 ) -> Variant:
@@ -539,7 +547,7 @@ def _variant(
         for name in names:
             card.prompts.render(name, world=card, **_EXAMPLES[name])
 
-    return Variant(names, 1, _requests(make), label, fill)
+    return Variant(names, 1, _requests(make), label, fill, _most_questions)
 
 
 CLOSED: dict[str, Variant] = {

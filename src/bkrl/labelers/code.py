@@ -26,7 +26,7 @@ from bkrl.labelers.asking import Responses, Sampling, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, layout_text, rows_text
 from bkrl.labelers.plan import LENGTH, LabelResult, Plan, Variant
 from bkrl.labelers.quality import of_programs
-from bkrl.llm.protocol import NOT_ASKED, Exchange, Message
+from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
 from bkrl.llm.session import AskSession
 from bkrl.sandbox.pool import Sandbox, probation
 from bkrl.text.mission_words import MissionWords
@@ -334,6 +334,12 @@ def checker(dataset: Dataset, words: MissionWords | None = None, memory: int = 0
     return check
 
 
+def _requests(plan: Plan) -> list[Request]:
+    validation = validation_set(plan.dataset, LENGTH["code"], plan.seed)
+    opening = opening_of(plan.card, layout_text(plan.card), plan.dataset, validation)
+    return plan.sampling.conversations([opening] * plan.votes, plan.num)
+
+
 def _label(plan: Plan, session: AskSession) -> LabelResult:
     dataset, card = plan.dataset, plan.card
     validation = validation_set(dataset, LENGTH["code"], plan.seed)
@@ -361,4 +367,4 @@ def _try_prompts(card: EnvCard) -> None:
     card.prompts.render("code_improve", **values, components=[("part", 0.0, 0.0, 0.0)], examples=[example])
 
 
-CODE = Variant(("code", "code_form", "code_error", "code_improve"), 1200, lambda plan: None, _label, _try_prompts)
+CODE = Variant(("code", "code_form", "code_error", "code_improve"), 1200, _requests, _label, _try_prompts)

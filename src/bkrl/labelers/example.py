@@ -7,14 +7,14 @@ import numpy as np
 from bkrl import envs
 from bkrl.core.seeds import generator
 from bkrl.labelers import code, goals, preferences
-from bkrl.labelers.material import EnvCard, SegmentText, env_card, layout_text
+from bkrl.labelers.material import SegmentText, env_card, layout_text
 from bkrl.labelers.plan import LENGTH
 from bkrl.text.prompts import open_prompts
 
 
-def example_prompt(variant: Literal["code", "pref", "goal"], env: str | EnvCard, prompt: str | None = None) -> str:
-    """The turns as text, of an env by its id or as its card shows it; two random segments stand for a dataset."""
-    card = env if isinstance(env, EnvCard) else env_card(env, open_prompts(prompt))
+def example_prompt(variant: Literal["code", "pref", "goal"], env_id: str, prompt: str | None = None) -> str:
+    """The turns as text; two random segments stand for a dataset."""
+    card = env_card(env_id, open_prompts(prompt))
     segments = _random_segments(card.env_id, LENGTH[variant])
     if variant == "pref":
         rendered = preferences.pair_prompt(card, *segments)

@@ -30,7 +30,7 @@ _WAYS: Final[tuple[Literal["alone"], Literal["need"]]] = ("alone", "need")
 
 def questions_of(plan: Plan) -> list[Request]:
     """All that is ever asked."""
-    return [one for way in _WAYS for one in CLOSED["code"].requests(replace(plan, rate=way)) or []]
+    return [one for way in _WAYS for one in CLOSED["code"].requests(replace(plan, rate=way))]
 
 
 class Grower:

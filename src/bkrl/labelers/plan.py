@@ -75,11 +75,6 @@ class Plan:
             calibrate=config.calibrate,
         )
 
-    @property
-    def most_questions(self) -> int:
-        """At most so many questions are asked, follow-ups left out."""
-        return self.num * self.votes * (2 if self.swap == "both" else 1)
-
 
 def _words(dataset: Dataset) -> MissionWords:
     """The words of a dataset's missions. InputError where it records none."""
@@ -120,12 +115,15 @@ class Variant:
 
     templates: tuple[str, ...]
     reply_tokens: int
-    requests: Callable[[Plan], list[Request] | None]
-    """What would be asked, follow-ups left out; None where each request builds on the reply before."""
+    requests: Callable[[Plan], list[Request]]
+    """What would be asked, follow-ups left out; where each request builds on the reply before, as many as there can be.
+    """
     label: Callable[[Plan, AskSession], LabelResult]
     """Ask everything and make the tables."""
     try_prompts: Callable[[EnvCard], object]
     """Fill in once every template that may be needed. InputError when a template of the user cannot be."""
+    most_questions: Callable[[Plan], int] = lambda plan: plan.num * plan.votes * (2 if plan.swap == "both" else 1)
+    """At most so many are asked, follow-ups left out."""
 
     def files(self, card: EnvCard) -> list[str]:
         """The names of the templates that a labelling is worded by; a layout's only where it is one's own."""

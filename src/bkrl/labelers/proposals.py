@@ -10,7 +10,7 @@ from bkrl.labelers.closed import AnswerRecord
 from bkrl.labelers.code import FAILURES, Candidate, Validation, Writer, checker, feedback_on, opening_of, validation_set
 from bkrl.labelers.material import layout_text
 from bkrl.labelers.plan import LENGTH, Plan
-from bkrl.llm.protocol import Message
+from bkrl.llm.protocol import Message, Request
 from bkrl.llm.session import AskSession
 
 TEMPLATE = "code_evolve"
@@ -46,6 +46,10 @@ class Proposer:
         self.plan, self.session, self.record = plan, session, AnswerRecord()
         self.validation: Validation = validation_set(plan.dataset, LENGTH["code"], plan.seed)
         self.opening = opening_of(plan.card, layout_text(plan.card), plan.dataset, self.validation)
+
+    def requests(self) -> list[Request]:
+        """What `plan.num` rounds ask at most, where each program passes its check."""
+        return self.plan.sampling.conversations([self._asked(n, None) for n in range(self.plan.votes)], self.plan.num)
 
     def propose(self, round_number: int, best: Result | None, known: Collection[str]) -> list[Candidate]:
         """The programs of a round, in order; one that fails its check is mended by its writer, a few times at most.

@@ -18,7 +18,6 @@ from bkrl.data.dataset import Dataset
 from bkrl.inspect import truth
 from bkrl.labelers import baseline
 from bkrl.labelers.config import LabelConfig
-from bkrl.labelers.example import example_prompt
 from bkrl.labelers.finish import finish
 from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import LabelResult, Plan, Variant
@@ -30,7 +29,7 @@ from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.opening import opened, session_with
 from bkrl.llm.prices import remarks
-from bkrl.llm.protocol import Backend, Connection, Message, Request, Tier
+from bkrl.llm.protocol import Backend, Connection, Tier
 from bkrl.llm.recorded import RecordedAnswers, RecordedBackend
 from bkrl.llm.session import AskSession
 from bkrl.runs.record import Run
@@ -88,14 +87,10 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     job = _job(config, reporter)
     plan, notes, session = job.plan, remarks(job.session.price), job.session
     requests = job.variant.requests(plan)
-    if requests is None:
-        most = plan.num * plan.votes
-        text = example_prompt("code", plan.card)
-        notes = [f"At most {most:,} requests, each building on the one before; reckoned with the first prompt.", *notes]
-        prompts: tuple[str, ...] = (text.rstrip("\n"),)
-        requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
-    else:
-        prompts = shown(requests)
+    prompts = shown(requests)
+    if plan.variant == "code" and not plan.closed:
+        most = f"At most {len(requests):,} requests; reckoned with the first prompt, to which each later one adds a"
+        notes, prompts = [f"{most} program and what came of it.", *notes], prompts[:1]
     tier: Tier = config.tier if config.batch == "off" else "batch"
     reckoned = forecast(requests, job.variant.reply_tokens, job.cache, session.backend.identity, session.price, tier)
     mended = session.backend.identity is not None and "repair" in job.variant.templates
@@ -204,8 +199,8 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         known = truth.truth_of(plan, reporter)
         session.backend = truth.annotator(plan, known) if config.llm == "exact" else backend
         variant = truth.scored(variant, known)
-    if plan.most_questions > _MANY and plan.variant != "code":
-        reporter.say(f"Drawing and wording {plan.most_questions:,} questions; a million take some minutes.")
+    if (most := variant.most_questions(plan)) > _MANY and plan.variant != "code":
+        reporter.say(f"Drawing and wording {most:,} questions; a million take some minutes.")
     own = {f"prompt {name}": path for name, path in plan.card.prompts.files(variant.files(plan.card)).items()}
     return _Job(plan, variant, session, config.cache, partial(_create, config, own, reporter), to_do(config))
 
@@ -261,10 +256,9 @@ def _check(config: LabelConfig) -> None:
 
 def _check_plan(plan: Plan, variant: Variant) -> None:
     """Refuse what the dataset is too small for, and what would not fit into memory."""
-    if plan.most_questions > MOST_QUESTIONS:
+    if (most := variant.most_questions(plan)) > MOST_QUESTIONS:
         raise UsageError(
-            f"That would be {plan.most_questions:,} questions, and a run holds at most {MOST_QUESTIONS:,}; lower --num "
-            "or --votes."
+            f"That would be {most:,} questions, and a run holds at most {MOST_QUESTIONS:,}; lower --num or --votes."
         )
     if plan.card.prompts is not SHIPPED:
         variant.try_prompts(plan.card)

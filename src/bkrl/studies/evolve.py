@@ -18,13 +18,12 @@ from bkrl.envs import env_spec
 from bkrl.envs.sets import SECOND
 from bkrl.labelers.code import FAILURES
 from bkrl.labelers.config import EvolveConfig, LabelConfig
-from bkrl.labelers.example import example_prompt
 from bkrl.labelers.growing import questions_of
 from bkrl.labelers.plan import Plan
+from bkrl.labelers.proposals import Proposer
 from bkrl.labelers.variants import VARIANTS
-from bkrl.llm.forecast import Outlook, forecast
+from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.opening import open_session
-from bkrl.llm.protocol import Message, Request
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.studies.tournament import Tournament, templates_of
@@ -65,11 +64,9 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
         session = open_session(config.llm, config, stack)
         most = config.rounds * config.proposals
         if plan.closed:
-            requests = questions_of(plan)
-            text, how = requests[0].messages[-1].text, "made of these answers."
+            requests, how = questions_of(plan), "made of these answers."
         else:
-            text = example_prompt("code", plan.card)
-            requests = [Request((Message("user", text),), max_tokens=config.max_tokens)] * most
+            requests = Proposer(plan, session).requests()
             how = (
                 f"each asked for again up to {FAILURES - 1} times where it fails its check; "
                 "reckoned with the first prompt, to which later ones add a program and how agents fared with it."
@@ -81,7 +78,7 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
         f"{most:,} programs, {how}",
         f"At most {config.trainings:,} trainings of {config.steps:,} steps, {steps:,} env steps in all.",
     )
-    return replace(found, prompts=(text.rstrip("\n"),), notes=notes, at_most=1 if plan.closed else FAILURES)
+    return replace(found, prompts=shown(requests)[:1], notes=notes, at_most=1 if plan.closed else FAILURES)
 
 
 def _plan(config: EvolveConfig) -> Plan:
