@@ -40,7 +40,6 @@ MANY_PARAMETERS = {
     "data/writer.py: add_episode",
     "goals/asked.py: __init__",
     "goals/belonging.py: open_judge",
-    "labelers/code.py: write_programs",
     "labelers/live.py: __init__",
     "learn/action_values.py: __init__",
     "learn/bc.py: __init__",

@@ -19,7 +19,7 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import env_card
 from bkrl.runs.record import Run
 from tests.experience import Config
-from tests.labelers.scripted import Script, asker
+from tests.labelers.scripted import Script, asker, plan_of
 
 BABYAI = "BabyAI-Text-GoToLocal-RedBall-S20"
 
@@ -101,17 +101,8 @@ def goal_run(path: Path, dataset: Dataset, script: Script, queries: int) -> Path
 
 def code_run(path: Path, dataset: Dataset, script: Script, check: code.Checker, rounds: int) -> Path:
     validation = code.validation_set(dataset, 5, 0)
-    candidates = code.write_programs(
-        asker(script),
-        dataset,
-        env_card(dataset.env_id),
-        "LAYOUT",
-        validation,
-        check,
-        rounds=rounds,
-        conversations=1,
-        sampling=Sampling(),
-    )
+    plan = plan_of(dataset, rounds, card=env_card(dataset.env_id))
+    candidates = code.write_programs(asker(script), plan, validation, check)
     responses = Responses()
     table = code.rows(validation, candidates, responses)
     return finish(path, dataset, "code", table, responses, quality.of_programs(table))

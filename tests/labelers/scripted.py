@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bkrl.data.dataset import Dataset
+from bkrl.labelers.asking import Sampling
 from bkrl.labelers.material import EnvCard
+from bkrl.labelers.plan import Plan
 from bkrl.llm.protocol import Reply, Request
 from bkrl.llm.session import AskSession
 
@@ -31,6 +34,11 @@ class Scripted:
 
     async def close(self) -> None:
         return None
+
+
+def plan_of(dataset: Dataset, rounds: int, votes: int = 1, card: EnvCard = CARD) -> Plan:
+    """Of programs."""
+    return Plan("code", dataset, card, rounds, 5, "none", votes, Sampling(), seed=0)
 
 
 def asker(script: Script) -> AskSession:

@@ -14,14 +14,15 @@ from bkrl.core import activity
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Windows
 from bkrl.labelers import code, quality
-from bkrl.labelers.asking import Responses, Sampling
+from bkrl.labelers.asking import Responses
+from bkrl.labelers.material import layout_text
 from bkrl.llm.policy import AskPolicy
 from bkrl.llm.protocol import Reply, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from bkrl.text.prompts import quote
 from tests.experience import write_dataset
-from tests.labelers.scripted import CARD, Scripted, asker
+from tests.labelers.scripted import CARD, Scripted, asker, plan_of
 
 BODY = "def potential(observations, actions, valid):\n    return {}\n"
 GOOD = f"```python\n{BODY}```"
@@ -50,17 +51,8 @@ def converse(  # type: ignore[no-untyped-def]
 
     waiting = iter(replies)
     asks = asker(lambda request: next(waiting))
-    candidates = code.write_programs(
-        asks,
-        dataset,
-        CARD,
-        "LAYOUT",
-        validation,
-        code.checker(dataset) if outcome is None else pretend,
-        rounds=rounds,
-        conversations=votes,
-        sampling=Sampling(),
-    )
+    check = code.checker(dataset) if outcome is None else pretend
+    candidates = code.write_programs(asks, plan_of(dataset, rounds, votes), validation, check)
     responses = Responses()
     table = code.rows(validation, candidates, responses)
     requests: list[Request] = asks.backend.requests  # type: ignore[attr-defined]
@@ -99,7 +91,7 @@ def test_the_best_program_is_chosen_not_the_last(dataset: Dataset) -> None:
 
 def test_feedback_has_captions_components_and_order(dataset: Dataset) -> None:
     _, _, requests = converse(dataset, [GOOD.format("good"), GOOD.format("best")], by_name(dataset), rounds=2)
-    assert "LAYOUT" in requests[0].messages[0].text
+    assert layout_text(CARD) in requests[0].messages[0].text
     feedback = requests[1].messages[-1].text
     assert "The program works" in feedback
     assert feedback.count("Situation ") == code.SHOWN
@@ -221,17 +213,9 @@ def test_a_slow_check_loses_no_reply_that_comes_meanwhile(dataset: Dataset, tmp_
 
     backend = Paid(lambda request: "")
     with Store(tmp_path / "cache") as store:
-        candidates = code.write_programs(
-            AskSession(backend, store, AskPolicy(deadline=1.5, first_by_itself=False)),
-            dataset,
-            CARD,
-            "LAYOUT",
-            code.validation_set(dataset, 5, seed=0),
-            check,
-            rounds=1,
-            conversations=2,
-            sampling=Sampling(),
-        )
+        session = AskSession(backend, store, AskPolicy(deadline=1.5, first_by_itself=False))
+        validation = code.validation_set(dataset, 5, seed=0)
+        candidates = code.write_programs(session, plan_of(dataset, rounds=1, votes=2), validation, check)
     assert [candidate.status for candidate in candidates] == ["ok", "ok"]
     assert len(backend.requests) == 2
 

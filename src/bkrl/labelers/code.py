@@ -156,27 +156,16 @@ class Writer:
         return Candidate(number, round_number, program, checked, exchange), said
 
 
-def opening_of(card: EnvCard, layout: str, dataset: Dataset, validation: Validation) -> tuple[Message, ...]:
+def opening_of(plan: Plan, validation: Validation) -> tuple[Message, ...]:
     """The turns that open a conversation, with some of the situations that may be shown."""
-    shown = [_situation(dataset, card, validation, i) for i in _some(np.flatnonzero(validation.shown))]
-    return turns(code_prompt(card, layout, validation.windows.horizon, shown))
+    shown = [_situation(plan.dataset, plan.card, validation, i) for i in _some(np.flatnonzero(validation.shown))]
+    return turns(code_prompt(plan.card, layout_text(plan.card), validation.windows.horizon, shown))
 
 
-def write_programs(
-    session: AskSession,
-    dataset: Dataset,
-    card: EnvCard,
-    layout: str,
-    validation: Validation,
-    check: Checker,
-    *,
-    rounds: int,
-    conversations: int,
-    sampling: Sampling,
-) -> list[Candidate]:
-    """Hold so many conversations, at most `rounds` rounds each; returns all candidates in order."""
-    opening = opening_of(card, layout, dataset, validation)
-    writer = Writer(session, sampling, validation.windows, check)
+def write_programs(session: AskSession, plan: Plan, validation: Validation, check: Checker) -> list[Candidate]:
+    """Hold `plan.votes` conversations, at most `plan.num` rounds each; returns all candidates in order."""
+    opening, card = opening_of(plan, validation), plan.card
+    writer = Writer(session, plan.sampling, validation.windows, check)
     asked = 0
 
     async def converse(number: int) -> list[Candidate]:
@@ -184,7 +173,7 @@ def write_programs(
         messages, failures = opening, 0
         candidates: list[Candidate] = []
         working: set[str] = set()
-        for round_number in range(rounds):
+        for round_number in range(plan.num):
             candidate, said = await writer.ask(messages, number, round_number, working)
             asked += 1
             done(asked)
@@ -201,13 +190,13 @@ def write_programs(
                 feedback = card.prompts.render("code_error", error=checked.error)
             else:
                 working.add(str(candidate.program))
-                feedback = feedback_on(card, dataset, validation, checked)
+                feedback = feedback_on(card, plan.dataset, validation, checked)
             # Only the last program and what came of it go on: the conversation's length stays bounded.
             messages = (*opening, Message("assistant", said), *turns(feedback))
         return candidates
 
-    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, n) for n in range(conversations)]
-    with doing("writing programs", rounds * len(jobs), "rounds at most") as done:
+    jobs: list[Callable[[], Awaitable[list[Candidate]]]] = [partial(converse, n) for n in range(plan.votes)]
+    with doing("writing programs", plan.num * len(jobs), "rounds at most") as done:
         held = session.run(jobs, "write programs")
     return [candidate for conversation in held for candidate in conversation]
 
@@ -335,26 +324,14 @@ def checker(dataset: Dataset, words: MissionWords | None = None, memory: int = 0
 
 
 def _requests(plan: Plan) -> list[Request]:
-    validation = validation_set(plan.dataset, LENGTH["code"], plan.seed)
-    opening = opening_of(plan.card, layout_text(plan.card), plan.dataset, validation)
+    opening = opening_of(plan, validation_set(plan.dataset, LENGTH["code"], plan.seed))
     return plan.sampling.conversations([opening] * plan.votes, plan.num)
 
 
 def _label(plan: Plan, session: AskSession) -> LabelResult:
-    dataset, card = plan.dataset, plan.card
-    validation = validation_set(dataset, LENGTH["code"], plan.seed)
-    candidates = write_programs(
-        session,
-        dataset,
-        card,
-        layout_text(card),
-        validation,
-        checker(dataset, card.mission_words, len(card.memory)),
-        rounds=plan.num,
-        conversations=plan.votes,
-        sampling=plan.sampling,
-    )
-    responses = Responses()
+    validation, responses = validation_set(plan.dataset, LENGTH["code"], plan.seed), Responses()
+    check = checker(plan.dataset, plan.card.mission_words, len(plan.card.memory))
+    candidates = write_programs(session, plan, validation, check)
     table = rows(validation, candidates, responses)
     return LabelResult(table, responses.rows, of_programs(table), any(row["chosen"] for row in table))
 

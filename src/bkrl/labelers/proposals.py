@@ -8,7 +8,6 @@ from typing import Any
 from bkrl.labelers.asking import turns
 from bkrl.labelers.closed import AnswerRecord
 from bkrl.labelers.code import FAILURES, Candidate, Validation, Writer, checker, feedback_on, opening_of, validation_set
-from bkrl.labelers.material import layout_text
 from bkrl.labelers.plan import LENGTH, Plan
 from bkrl.llm.protocol import Message, Request
 from bkrl.llm.session import AskSession
@@ -45,7 +44,7 @@ class Proposer:
     def __init__(self, plan: Plan, session: AskSession) -> None:
         self.plan, self.session, self.record = plan, session, AnswerRecord()
         self.validation: Validation = validation_set(plan.dataset, LENGTH["code"], plan.seed)
-        self.opening = opening_of(plan.card, layout_text(plan.card), plan.dataset, self.validation)
+        self.opening = opening_of(plan, self.validation)
 
     def requests(self) -> list[Request]:
         """What `plan.num` rounds ask at most, where each program passes its check."""

@@ -249,9 +249,7 @@ def in_words(facts: Facts) -> str:
     if "candidates" in facts:
         chosen = facts["why"][facts["chosen"]]
         order = facts.get("subgoal_rho")
-        said = (
-            "" if order is None else " Rank correlation with exact importance: {} ({}, n = {}).".format(*cells(order))
-        )
+        said = " Rank correlation with exact importance: {} ({}, n = {}).".format(*cells(order)) if order else ""
         return f"Working programs: {facts['working']} of {facts['candidates']}; chosen: round {chosen['round']}.{said}"
     if "queries" in facts:
         return f"{facts['distinct_goals']:,} distinct goals from {facts['queries']:,} queries."
