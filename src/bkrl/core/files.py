@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CONTINUE = "everything written so far is intact: free some space and run the same command again."
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether an error says that nothing more can be written."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def sha256(path: Path) -> str:

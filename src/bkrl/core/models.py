@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, RunFailed, UsageError
-from bkrl.core.files import exclusive, make_folder, read_text, sha256
+from bkrl.core.files import disk_is_full, exclusive, make_folder, read_text, sha256
 from bkrl.core.flags import Flag
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import Reporter, Update
@@ -140,7 +140,7 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
             else:
                 partial.replace(target)
         except OSError as error:  # the disk; of the network it was said where it was used
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not disk_is_full(error):
                 raise
             raise _no_room(model, partial) from None
     return model.path

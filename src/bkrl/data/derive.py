@@ -1,6 +1,5 @@
 """Datasets made of datasets: a few episodes of one, small enough to be sent or shipped, or all episodes of several."""
 
-import errno
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, RunFailed, UsageError
+from bkrl.core.files import disk_is_full
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import beginnings
 from bkrl.data.dataset import Dataset
@@ -112,8 +112,7 @@ def write(
                 update(writer.num_episodes)
         writer.close()
     except Exception as problem:
-        full = isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT)
-        if not full and not isinstance(problem, RunFailed):  # those are gone on with
+        if not disk_is_full(problem) and not isinstance(problem, RunFailed):  # those are gone on with
             run.discard()
         raise
     run.finish(

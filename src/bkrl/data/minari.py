@@ -223,7 +223,8 @@ def _root(folder: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[_ROOT]
-        os.environ |= {} if before is None else {_ROOT: before}
+        if before is not None:
+            os.environ[_ROOT] = before
 
 
 @contextmanager
