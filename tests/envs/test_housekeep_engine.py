@@ -332,6 +332,38 @@ def test_captions_say_what_is_held_where_things_lie_and_what_happened() -> None:
     assert happened(held, carried) == [""]
 
 
+@pytest.mark.parametrize(
+    ("place", "byte"),
+    [
+        (layout.SCENE, 77),
+        (layout.THINGS + layout.CLASS_HIGH, 9),
+        (layout.THINGS + layout.CLASS_LOW, 0),
+        (layout.THINGS + layout.ON, 255),
+        (layout.SIZE - 1, layout.IN_VIEW),
+    ],
+)
+@pytest.mark.parametrize("language", ["en", "ellm"])
+def test_damaged_observations_are_refused_in_a_sentence(place: int, byte: int, language: str) -> None:
+    seen = np.zeros((1, layout.SIZE), np.uint8)
+    seen[0, layout.THINGS : layout.THINGS + layout.SLOT_BYTES] = 1, 0, layout.BEFORE, 1
+    whole = captioner(TASK, language)(seen)[0]
+    seen[0, place] = byte
+    if language == "ellm" and place == layout.THINGS + layout.ON:
+        assert captioner(TASK, language)(seen)[0] == whole, "it tells no places of things"
+        return
+    with pytest.raises(InputError, match="the data are damaged"):
+        captioner(TASK, language)(seen)
+    with pytest.raises(InputError, match="the data are damaged"):
+        captioner(TASK, language)(np.zeros((1, 64, 64, 3), np.uint8))
+
+
+def test_pictures_of_damaged_observations_are_refused_in_a_sentence() -> None:
+    seen = np.zeros((1, layout.SIZE), np.uint8)
+    seen[0, layout.SCENE] = 77
+    with pytest.raises(InputError, match="the data are damaged"):
+        family("housekeep").tile_maps(seen)
+
+
 def test_nothing_is_told_of_what_was_not_seen() -> None:
     envs: Any = make_vec(TASK, 1)
     observations, _ = envs.reset(seed=0)

@@ -9,11 +9,13 @@ order of each list came from a hash; here it is the alphabet's.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.tables import scene, scene_names, votes, words
 
@@ -32,6 +34,16 @@ class HouseSeen(NamedTuple):
     kind: int
     status: int
     on: int
+
+
+@contextmanager
+def damage_is_said() -> Iterator[None]:
+    """InputError for observations of other envs, and of houses, things or receptacles that there are not."""
+    try:
+        yield
+    except (IndexError, ValueError):
+        what = "An observation names a house, a thing or a receptacle that Housekeep does not have"
+        raise InputError(f"{what}; the data are damaged.") from None
 
 
 def things_of(observation: NDArray[np.uint8]) -> list[HouseSeen]:
@@ -60,6 +72,7 @@ def held_of(observation: NDArray[np.uint8]) -> int:
     return next((one.kind for one in things_of(observation) if one.status == layout.IN_HAND), -1)
 
 
+@damage_is_said()
 def caption_batch(observations: NDArray[np.uint8], language: str = "en") -> list[str]:
     """(B, 294) → B captions."""
     return ["".join(ellm_sentences(one)) if language == "ellm" else _plain(one) for one in observations]
@@ -86,6 +99,8 @@ def ellm_sentences(observation: NDArray[np.uint8]) -> Iterator[str]:
 
 
 def _name(kind: int) -> str:
+    if kind < 0:
+        raise IndexError(kind)
     return words(votes().objects[kind])
 
 
@@ -94,6 +109,7 @@ def goal_name(kind: int, receptacle: str = "") -> str:
     return f"{_name(kind)} in {receptacle}" if receptacle else f"pick {_name(kind)}"
 
 
+@damage_is_said()
 def caption_transitions(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> list[str]:
     """(B, 294) twice → what happened, in the words of `goal_name`; "" where nothing was picked or placed."""
     return [_happened(old, new) for old, new in zip(before, after, strict=True)]

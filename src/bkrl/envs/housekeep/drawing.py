@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.housekeep import layout
-from bkrl.envs.housekeep.captions import scene_of, things_of
+from bkrl.envs.housekeep.captions import damage_is_said, scene_of, things_of
 from bkrl.envs.housekeep.houses import DRAWN, House
 from bkrl.envs.housekeep.houses import house as house_named
 from bkrl.envs.housekeep.tables import scene_names
@@ -108,6 +108,7 @@ def _frame(picture: NDArray[np.uint8], house: House, base: Any, half: Any, colou
         _line(picture, house, a, b, colour)
 
 
+@damage_is_said()
 def tile_maps(observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Observations (N, 294) as (N, H, W) tile numbers, and the tiles (T, S, S, 4) RGBA.
 
