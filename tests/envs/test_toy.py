@@ -120,6 +120,12 @@ def test_success_at_the_last_moment_is_an_end_and_each_episode_is_counted_for_it
         assert (infos["episode"]["r"].tolist(), infos["episode"]["l"].tolist()) == ([1.0], [lefts + 8])
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_threads_change_nothing(backend: str) -> None:
+    alone, two = (make_vec("Toy-Grid", 3, backend=backend, threads=count).reset(seed=0)[0] for count in (1, 2))
+    np.testing.assert_array_equal(alone, two)
+
+
 def test_snapshot_goes_back_in_time() -> None:
     envs = make_vec("Toy-Grid", 4)
     envs.reset(seed=1)

@@ -246,8 +246,10 @@ class Family:
         """One environment, on the native engine where there is one."""
         return self.make_reference(env_spec, **options)
 
-    def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> BaseVectorEnv:
-        """`num_envs` of them as one vector environment."""
+    def make_vec(
+        self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, *, threads: int = 1, **options: Any
+    ) -> BaseVectorEnv:
+        """`num_envs` of them as one vector environment; those that are stepped one by one pass `threads` over."""
         from bkrl.envs.reference import ReferenceVectorEnv
 
         return ReferenceVectorEnv(env_spec, partial(self.make_reference, env_spec, **options), num_envs, **episodes)

@@ -156,8 +156,10 @@ class Toy(Family):
     def make_reference(self, env_spec: EnvSpec, render_mode: str | None = "rgb_array") -> SingleEnv:  # type: ignore[override]
         return SingleEnv(ToyVectorEnv(env_spec.env_id, 1), render_mode)
 
-    def make_vec(self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, **options: Any) -> ToyVectorEnv:
-        """N copies of a toy env, stepped by table look-up; options: see `ToyVectorEnv`."""
+    def make_vec(
+        self, env_spec: EnvSpec, num_envs: int, episodes: Episodes, *, threads: int = 1, **options: Any
+    ) -> ToyVectorEnv:
+        """N copies of a toy env, stepped by table look-up, whatever the `threads`; options: see `ToyVectorEnv`."""
         return ToyVectorEnv(env_spec.env_id, num_envs, **episodes, **options)
 
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
