@@ -12,8 +12,10 @@ from bkrl.data.derive import subset
 from bkrl.report.costs import costs
 from bkrl.report.model import Cost
 from bkrl.report.provenance import Chain, Link, Node, follow
+from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
 from bkrl.stages import collect, report
+from tests.report.synthetic import collect as collected
 from tests.report.synthetic import train_rs
 
 
@@ -60,6 +62,25 @@ def test_what_an_explorer_played_that_does_not_learn_is_counted_once_however_it_
     chain = follow([tmp_path / "some"])
     assert sum(node.steps for node in chain.nodes.values()) == played > 0
     assert [row.steps for row in costs(chain)] == [played]
+
+
+def test_policies_that_explored_or_are_begun_with_are_charged_and_clones_by_their_dataset(tmp_path: Path) -> None:
+    data = collected(tmp_path)
+    clone = train_rs(tmp_path, "bc", 1, data=data, name="clone")
+    begun = train_rs(tmp_path, "ppo", 1, init_from=clone, name="begun")
+    finetuned = train_rs(tmp_path, "ppo", 1, init_from=begun, name="finetuned")
+    idle = train_rs(tmp_path, "random", 1, name="idle", facts={"learns": False})
+    chain = follow([finetuned, idle])
+    runs, _ = training_runs(chain, chain.of("train-rs"))
+    charged = {run.key: run.collect_steps for run in runs}
+    explored = 200_000
+    assert charged == {
+        clone.as_posix(): explored,
+        begun.as_posix(): explored,
+        finetuned.as_posix(): explored + 1_000_000,
+        idle.as_posix(): 0,
+    }
+    assert [row.steps for row in costs(chain)] == [explored, 2 * 1_000_000]
 
 
 def test_a_page_has_the_money_of_training_too(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
 
 
 def _costed(row: ResultRow, found: Difference, base: ResultRow, tuned: int) -> ResultRow:
-    """Held against the base, and with the steps that collected the dataset charged whole to this one task, and shared
+    """Held against the base, and with the steps that were taken beforehand charged whole to this one task, and shared
     by as many as pay them back, those of tuning too.
     """
     row = replace(row, verdict=found.verdict.words, **vars(found))

@@ -252,7 +252,7 @@ def _collected(row: ResultRow) -> str:
         return ""
     steps = row.group.runs[0].collect_steps
     return (
-        f" Counting the {step_label(steps)} steps that collected the dataset, for this one task, it is "
+        f" Counting the {step_label(steps)} steps that were taken beforehand, for this one task, it is "
         f"{bounded(row.with_collection, row.ratio.bound)} of PPO’s steps"
         + (f"; tasks after which they are paid back: {row.payback}." if row.payback else ".")
     )

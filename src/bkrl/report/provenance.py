@@ -57,7 +57,12 @@ class Node:
 
     @property
     def steps(self) -> int:
-        """Env steps that it took: of an explorer that does not learn those that it recorded, of a copy none."""
+        """Env steps that it took: of an explorer that does not learn those that it recorded, of a copy none.
+
+        Nor of a clone, whose steps are samples, nor of an agent that does not learn, whose steps nobody took.
+        """
+        if self.facts.get("alg") == "bc" or self.facts.get("learns") is False:
+            return 0
         played = "recorded_steps" in self.facts and "explorer" in self.config
         return int(self.facts.get("steps", self.facts["recorded_steps"] if played else 0))
 

@@ -22,7 +22,7 @@ from bkrl.report.provenance import Chain, Node
 from bkrl.stats.curves import series_of
 from bkrl.verbs import VERBS
 
-_COUNTED = ("collect", "label", "train-rm")  # stages that may take env steps before a policy is trained
+_COUNTED = ("collect", "label", "train-rm", "train-rs")  # stages that may take env steps before a policy is trained
 _SHORT = {"train-rm": "rm", "label": "label", "collect": "collect"}
 
 
