@@ -36,6 +36,15 @@ def test_pairs_stay_inside_one_part_and_cover_everything_evenly(tmp_path: Path) 
     assert np.bincount(parts[:, 0]) / len(drawn) == pytest.approx([0.8, 0.1, 0.1], abs=0.001)
 
 
+def test_more_pairs_are_of_the_same_segments_and_more_and_other_pairs(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "d", lengths=[12 + number % 9 for number in range(60)], shape=(4,), checkpoints=3)
+    dataset = Dataset.open(tmp_path / "d")
+    few, many = (set(preferences.draw_pairs(dataset, count, 5, seed=2)) for count in (30, 100))
+    segments = [{segment for pair in pairs for segment in (pair.a, pair.b)} for pairs in (few, many)]
+    assert len(segments[0] - segments[1]) <= 1, "the last one makes a pair whole"
+    assert len(few & many) < 3
+
+
 def chi_square(counts: np.ndarray, expected: float) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 

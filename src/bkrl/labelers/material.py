@@ -98,7 +98,7 @@ def draw_segments(dataset: Dataset, count: int, length: int, rng: np.random.Gene
     """`count` segments of `length` actions, spread evenly over checkpoints and, inside them, over episodes.
 
     Every checkpoint gives the same number (give or take one), every episode of a checkpoint too; starts are uniform
-    inside the episode. The order is random. InputError when no episode is long enough.
+    inside the episode. The order is random, another with each `count`. InputError when no episode is long enough.
     """
     long_enough = np.flatnonzero(dataset.lengths >= length)
     if len(long_enough) == 0:

@@ -46,6 +46,7 @@ def draw_pairs(dataset: Dataset, count: int, length: int, seed: int) -> list[Pai
     """`count` pairs of segments of `length` actions, drawn evenly over checkpoints and episodes (`draw_segments`).
 
     Both episodes of a pair are in the same part of the dataset (`bkrl.data.partition`), so that train-rm can use all.
+    A larger `count` draws the segments of a smaller one and more, in other pairs.
     """
     rng = generator(seed, "label", "pairs")
     segments = draw_segments(dataset, 2 * count, length, rng)
