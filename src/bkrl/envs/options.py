@@ -5,7 +5,7 @@ stands in the id is known to all of them.
 """
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bkrl.core.errors import UsageError
@@ -41,8 +41,7 @@ def read(bare: str, options: Mapping[str, str], known: Sequence[Setting]) -> dic
     found: dict[str, Any] = {}
     for name, text in options.items():
         if name not in kinds:
-            knows = f"it knows {', '.join(kinds)}" if kinds else "it has none"
-            raise UsageError(f"'{bare}' has no option '{name}'; {knows}.")
+            raise unknown(bare, name, kinds)
         if kinds[name] is int:
             try:
                 found[name] = int(text)
@@ -51,6 +50,12 @@ def read(bare: str, options: Mapping[str, str], known: Sequence[Setting]) -> dic
         else:
             found[name] = tuple(text.split("+")) if typing.get_origin(kinds[name]) is tuple else text
     return found
+
+
+def unknown(env_id: str, name: str, known: Collection[str]) -> UsageError:
+    """What is said where an env does not have an option."""
+    knows = f"it knows {', '.join(known)}" if known else "it has none"
+    return UsageError(f"'{env_id}' has no option '{name}'; {knows}.")
 
 
 def _plain(kind: Any) -> Any:

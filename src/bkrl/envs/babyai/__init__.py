@@ -30,7 +30,7 @@ from bkrl.envs.babyai.constants import (
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.family import EnvSpec, Episodes, Family
-from bkrl.envs.options import split
+from bkrl.envs.options import split, unknown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -295,12 +295,10 @@ def _chosen(env_spec: EnvSpec, options: dict[str, Any], known: str) -> tuple[Env
         if env_spec.action_names != ACTION_NAMES:
             raise UsageError(f"'{env_spec.env_id}' has actions of its own; leave the option actions out.")
         env_spec = replace(env_spec, action_names=ACTION_SETS[actions])
-    if level is None and options:
-        raise UsageError(f"'{env_spec.env_id}' has no option '{next(iter(options))}'; it knows actions, {known}.")
+    own = () if level is None else tuple(glam.OPTIONS)
     for name in options:
-        if name not in glam.OPTIONS:
-            known = ", ".join((*glam.OPTIONS, "actions", known))
-            raise UsageError(f"'{env_spec.env_id}' has no option '{name}'; it knows {known}.")
+        if name not in own:
+            raise unknown(env_spec.env_id, name, (*own, "actions", known))
     if level is None:
         return env_spec, None
     level = level.chosen(options)

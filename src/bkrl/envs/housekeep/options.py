@@ -7,6 +7,7 @@ from bkrl.core.flags import Flag, Setting
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.housekeep.state import Rules
 from bkrl.envs.housekeep.tables import SPLITS, scene
+from bkrl.envs.options import unknown
 from bkrl.envs.vector import checked_steps
 
 ORIGINAL: Final = "Housekeep-Symbolic-Original"
@@ -63,8 +64,8 @@ def settings(env_id: str) -> list[Setting]:
 def chosen(env_id: str, **options: Any) -> Chosen:
     """The options as they are meant; UsageError for what cannot be."""
     values = {one.name: one.default for one in settings(env_id)}
-    if unknown := sorted(options.keys() - values.keys()):
-        raise UsageError(f"{env_id} has no option '{unknown[0]}'; it knows {', '.join(values)}.")
+    if others := sorted(options.keys() - values.keys()):
+        raise unknown(env_id, others[0], values)
     values |= options
     words = {"control": CONTROLS, "things": THINGS, "reward": tuple(REWARDS), "picture": PICTURES, "split": SPLITS}
     for name, known in words.items():
