@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from bkrl.labelers.asking import Asked, Responses, Sampling
 from bkrl.labelers.material import draw_segments, return_to_go, segment_text
 from bkrl.labelers.preferences import Pair, Question
 from bkrl.llm.protocol import Exchange, Fault, Message, Reply, Request
+from bkrl.text.mission_words import MissionWords
 from tests.experience import write_dataset
 from tests.labelers.scripted import CARD, asker
 
@@ -142,6 +144,18 @@ def test_controls_ask_nobody_and_cover_every_pair(dataset: Dataset, name: str) -
         )
     else:
         assert 0.35 < np.mean([row["label"] for row in table[:-1]]) < 0.65
+
+
+def test_controls_call_identical_what_an_annotator_would_be_shown_alike(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dataset, "caption", lambda self, row: "A room.")
+    dataset.actions = np.minimum(dataset.actions, 0)
+    dataset.missions = [f"go to door {number}" for number in range(dataset.num_episodes)]
+    with_missions = replace(CARD, mission_words=MissionWords.of(dataset.missions))
+    pairs = [Pair(Segment(0, 0, 5), Segment(2, 0, 5))]
+    found = [baseline.rows("random", dataset, pairs, 1, card)[0]["status"] for card in (CARD, with_missions)]
+    assert found == ["identical", "labelled"]
 
 
 def test_an_exchange_without_a_good_reply_has_no_answer() -> None:

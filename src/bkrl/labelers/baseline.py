@@ -10,7 +10,7 @@ from typing import Any
 
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
-from bkrl.labelers.material import return_to_go, segment_text
+from bkrl.labelers.material import EnvCard, return_to_go, segment_text
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.preferences import PREF, Pair, draw_pairs, row_of
 from bkrl.labelers.quality import of_pairs
@@ -28,16 +28,19 @@ def control(name: str) -> Variant:
 
 
 def _label(name: str, plan: Plan, session: AskSession) -> LabelResult:
-    table = rows(name, plan.dataset, draw_pairs(plan.dataset, plan.num, plan.length, plan.seed), plan.seed)
+    drawn = draw_pairs(plan.dataset, plan.num, plan.length, plan.seed)
+    table = rows(name, plan.dataset, drawn, plan.seed, plan.card)
     return LabelResult(table, None, of_pairs(plan.dataset, plan.card, table, [], by_rules=False), usable=True)
 
 
-def rows(name: str, dataset: Dataset, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
-    """Rows of preferences.parquet made without asking; `name` is one of `NAMES`."""
+def rows(
+    name: str, dataset: Dataset, pairs: list[Pair], seed: int, card: EnvCard | None = None
+) -> list[dict[str, Any]]:
+    """Rows of preferences.parquet made without asking. `name`: one of `NAMES`; `card`: says what prompts would show."""
     coins = generator(seed, "label", "control").random(len(pairs))
     table = []
     for number, pair in enumerate(pairs):
-        if segment_text(dataset, pair.a) == segment_text(dataset, pair.b):
+        if segment_text(dataset, pair.a, card) == segment_text(dataset, pair.b, card):
             label, status = 0.5, "identical"
         elif name == "random":
             label, status = float(coins[number] < 0.5), "labelled"
