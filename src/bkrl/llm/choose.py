@@ -24,7 +24,10 @@ MOST_KNOWN: Final = 100
 """So many known answers are enough for a temperature and a bias."""
 _COUNTED: Final = ("questions", "with_logprobs", "unclear", "failed")
 FLOOR: Final = np.log(1e-4)
-"""A word that was not among those told counts as this unlikely: one missing phrasing must not decide alone."""
+"""A word that was not among those told counts as this unlikely: one missing phrasing must not decide alone.
+
+Labels take no word for less likely (`settled`). Goals do (`goals.closed`): by parts, a bias of any size is taken off.
+"""
 
 Line = tuple[tuple[Message, ...], tuple[str, ...]]
 """What is sent: the conversation, and the words of which the answer is to be one."""
