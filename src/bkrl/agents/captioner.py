@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from bkrl.agents.networks.layers import Linear
 from bkrl.agents.networks.symbols import SymbolLayer
@@ -21,27 +21,21 @@ from bkrl.goals.captions import NOTHING, Captioner
 TRAIN_STEPS, TEST_STEPS, NUM_ENVS, EPOCHS, BATCH = 40_000, 10_000, 40, 4, 256
 
 
-class CaptionNetwork(nn.Module):
+def caption_network(symbols: Symbols, num_deeds: int, hidden: int, seed: int) -> nn.Sequential:
     """(B, 3J) uint8 → (B, A + 1): what was seen before and after, and which entries rose or fell; last: nothing."""
-
-    def __init__(self, symbols: Symbols, num_deeds: int, hidden: int, seed: int) -> None:
-        super().__init__()
-        J = len(symbols.sizes)
-        gates = [*symbols.gate, *(gate + J if gate >= 0 else -1 for gate in symbols.gate), *(-1,) * J]
-        joined = replace(
-            symbols,
-            sizes=(*symbols.sizes, *symbols.sizes, *(3,) * J),
-            reference=(*symbols.reference, *symbols.reference, *(1,) * J),
-            gate=tuple(gates),
-        )
-        first, last, rng = SymbolLayer(joined, hidden), Linear(hidden, num_deeds + 1), torch.Generator()
-        first.initialise(rng.manual_seed(seed))
-        nn.init.orthogonal_(last.weight, 0.01, generator=rng)
-        nn.init.zeros_(last.bias)
-        self.layers = nn.Sequential(first, nn.ReLU(), last)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.layers(rows)
+    J = len(symbols.sizes)
+    gates = [*symbols.gate, *(gate + J if gate >= 0 else -1 for gate in symbols.gate), *(-1,) * J]
+    joined = replace(
+        symbols,
+        sizes=(*symbols.sizes, *symbols.sizes, *(3,) * J),
+        reference=(*symbols.reference, *symbols.reference, *(1,) * J),
+        gate=tuple(gates),
+    )
+    first, last, rng = SymbolLayer(joined, hidden), Linear(hidden, num_deeds + 1), torch.Generator()
+    first.initialise(rng.manual_seed(seed))
+    nn.init.orthogonal_(last.weight, 0.01, generator=rng)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(first, nn.ReLU(), last)
 
 
 class LearntCaptioner(Captioner):
@@ -64,7 +58,7 @@ class LearntCaptioner(Captioner):
         first = {deed: number for number, deed in reversed(list(enumerate(known.deeds)))}
         self._group = np.array([min(first[name] for name in same if name in first) for same in known.same])
         symbols = family(facts.family).symbols(facts.obs_shape)
-        self.network = CaptionNetwork(symbols, len(known.deeds), 128, derive_seed(seed, "captioner"))
+        self.network = caption_network(symbols, len(known.deeds), 128, derive_seed(seed, "captioner"))
         rows, deeds = self._play(env_id, known, derive_seed(seed, "captioner", "train"), TRAIN_STEPS)
         self._train(rows, deeds, derive_seed(seed, "captioner", "order"))
         tested, true = self._play(env_id, known, derive_seed(seed, "captioner", "test"), TEST_STEPS)

@@ -38,11 +38,8 @@ class GoalAgent(NetworkAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        return (
-            ("symbols", "goal", "mission")
-            if self.goals is not None and self.goals.reads_mission
-            else ("symbols", "goal")
-        )
+        seen: tuple[ViewName, ...] = ("symbols", "goal")
+        return (*seen, "mission") if self.goals is not None and self.goals.reads_mission else seen
 
     @property
     def spec(self) -> dict[str, Any]:

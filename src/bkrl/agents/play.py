@@ -33,6 +33,9 @@ _ROUND = np.arange(_FEW)
 _KEPT_BYTES = 2**25
 """Views that are kept to be told from new ones."""
 
+_Step = tuple[NDArray[np.uint8], np.int64, np.float32, np.int64]
+"""What was seen, what was done, what it paid, and what a bot would have done."""
+
 
 @dataclass
 class Episode:
@@ -129,7 +132,7 @@ def play(
     started = np.ones(N, bool)
     noise = None if greedy else _Noise(N, len(agent.action_names))
     running: dict[int, Episode] = {}
-    tapes: dict[int, _Tape] = {}
+    tapes: dict[int, list[_Step]] = {}
     waiting: dict[int, Episode] = {}  # ended, but one before them has not
 
     def begin(seeds: dict[int, int]) -> None:
@@ -139,7 +142,7 @@ def play(
             if noise is not None:
                 noise.begin(i, one)
             if keep:
-                tapes[i] = _Tape()
+                tapes[i] = []
         if seed + episodes - 1 in seeds.values():  # the last to begin
             envs.idle_after_episode(np.ones(N, bool))
 
@@ -172,7 +175,7 @@ def play(
         raw, rewards, terminated, truncated, infos = envs.step(actions)
         view.happened(actions, infos, raw)
         for i, tape in tapes.items():
-            tape.add(symbols[i], actions[i], rewards[i], labels[i])
+            tape.append((symbols[i].copy(), actions[i], rewards[i], labels[i]))
         ended = (terminated | truncated)[playing]
         if not ended.any():
             continue
@@ -189,7 +192,7 @@ def play(
             episode.episode_return = float(infos["episode"]["r"][i])
             episode.length = int(infos["episode"]["l"][i])
             if keep:
-                tapes.pop(i).onto(episode, symbols_of(infos["final_obs"])[i])
+                _record(episode, tapes.pop(i), symbols_of(infos["final_obs"])[i])
             waiting[episode.seed] = episode
             if begun < episodes:
                 next_seeds[i] = seed + begun
@@ -268,27 +271,12 @@ class _Noise:
         return self.drawn[envs, used]
 
 
-class _Tape:
-    """What an episode saw, did and got, step by step."""
-
-    def __init__(self) -> None:
-        self.observations: list[NDArray[np.uint8]] = []
-        self.actions: list[int] = []
-        self.labels: list[int] = []
-        self.rewards: list[float] = []
-
-    def add(self, observation: NDArray[np.uint8], action: np.int64, reward: np.float32, label: np.int64) -> None:
-        self.observations.append(observation.copy())
-        self.actions.append(int(action))
-        self.labels.append(int(label))
-        self.rewards.append(float(reward))
-
-    def onto(self, episode: Episode, last: NDArray[np.uint8]) -> None:
-        """Give the episode its record, the last observation included."""
-        episode.observations = np.stack([*self.observations, last])
-        episode.actions = np.array(self.actions, np.int64)
-        episode.labels = np.array(self.labels, np.int64)
-        episode.rewards = np.array(self.rewards, np.float32)
+def _record(episode: Episode, tape: list[_Step], last: NDArray[np.uint8]) -> None:
+    """Give an episode what it saw, did and got, the last observation included."""
+    seen, actions, rewards, labels = zip(*tape, strict=True)
+    episode.observations = np.stack([*seen, last])
+    episode.actions, episode.labels = np.array(actions, np.int64), np.array(labels, np.int64)
+    episode.rewards = np.array(rewards, np.float32)
 
 
 def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:

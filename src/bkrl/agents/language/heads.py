@@ -33,8 +33,6 @@ class Head(nn.Sequential):
             layers += [Linear(size, following), ACTIVATIONS[activation]()]
         super().__init__(*layers[:-1])
         with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.zero_()
             for layer in self:
                 if isinstance(layer, Linear):
                     bound = 1 / math.sqrt(layer.in_features)
