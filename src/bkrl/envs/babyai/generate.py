@@ -12,17 +12,6 @@ from bkrl.core.jit import helper, write
 from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai import recipes
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
-from bkrl.envs.babyai.recipes import (
-    COLOR_ONLY,
-    COLOR_OR_PLACE,
-    DRAWN,
-    EITHER,
-    KIND_AND_COLOR,
-    KIND_COLOR_OR_BOTH,
-    PLACE_ONLY,
-    SAME,
-    Recipe,
-)
 from bkrl.envs.babyai.rooms import (
     DOORWAY,
     NOWHERE,
@@ -37,6 +26,7 @@ from bkrl.envs.babyai.rooms import (
     draw_color,
     draw_kind,
     draw_room,
+    draw_some,
     place_agent,
     remove_wall,
     room_at,
@@ -51,6 +41,7 @@ from bkrl.envs.babyai.state import (
     OBJECT_MASK,
     STATE_MASK,
     STATE_SHIFT,
+    ahead,
     cell_at,
     color_of,
     kind_of,
@@ -79,7 +70,7 @@ LEVEL = np.dtype(
 )
 
 
-def records_of(recipe: Recipe) -> tuple[NDArray[Any], NDArray[Any]]:
+def records_of(recipe: recipes.Recipe) -> tuple[NDArray[Any], NDArray[Any]]:
     """A recipe for the kernels: an array of one LEVEL record and one of STEP records."""
     steps = np.zeros(len(recipe.steps), STEP)
     for record, step in zip(steps, recipe.steps, strict=True):
@@ -147,6 +138,8 @@ def follow(grid: Any, env: Any, plan: Any, mission: Any, level: Any, step: Any, 
         return add_distractors(grid, env, plan, step, stride)
     if op == recipes.DRAW_KIND:
         plan.kind = step.among[integer_below(env, step.num_among)]
+    elif op == recipes.DRAW_ROOM:
+        plan.room = step.among[integer_below(env, step.num_among)]
     elif op == recipes.COLORS:
         draw_some(env, step.among, step.num_among, step.number, plan.colors)
     elif op == recipes.PAINT_GREY:
@@ -196,8 +189,9 @@ def follow_with_doors(grid: Any, env: Any, plan: Any, mission: Any, level: Any, 
         if fraction(env) < level.locked_chance:
             return add_locked_room(grid, env, plan, stride)
     elif op == recipes.BLOCK:
-        at = plan.things[plan.num_things - 1] - 1
-        add_thing(grid, plan, at, make_cell(c.BALL, draw_color(env), 0))
+        color = draw_color(env) if step.color == c.ANY else step.color
+        at = plan.place[plan.room, step.side] - ahead(step.side, stride)
+        add_thing(grid, plan, at, make_cell(c.BALL, color, 0))
     elif op == recipes.SENTENCE:
         return draw_sentence(grid, env, plan, mission, level, stride)
     elif op == recipes.CHOOSE_DOOR:
@@ -215,7 +209,7 @@ def follow_with_doors(grid: Any, env: Any, plan: Any, mission: Any, level: Any, 
 @helper
 def room_of(env: Any, plan: Any, step: Any) -> int:
     """The room that a step names."""
-    if step.column == SAME:
+    if step.column == recipes.SAME:
         return plan.room
     return draw_room(env, plan, step.column, step.row)
 
@@ -223,20 +217,9 @@ def room_of(env: Any, plan: Any, step: Any) -> int:
 @helper
 def color_said(plan: Any, color: int) -> int:
     """The colour that a step names; ANY stays."""
-    if color == SAME:
+    if color == recipes.SAME:
         return plan.door_color
-    return color if color >= c.ANY else plan.colors[DRAWN - color]
-
-
-@helper
-def draw_some(env: Any, among: Any, size: int, count: int, out: Any) -> None:
-    """`MiniGridEnv._rand_subset`: `count` of the first `size` elements, one after the other."""
-    left = among[:size].copy()
-    for i in range(count):
-        drawn = integer_below(env, size - i)
-        out[i] = left[drawn]
-        for j in range(drawn, size - i - 1):
-            left[j] = left[j + 1]
+    return color if color >= c.ANY else plan.colors[recipes.DRAWN - color]
 
 
 @helper
@@ -252,12 +235,13 @@ def add_agent(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> bool:
 
 @helper
 def add_step_object(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> bool:
-    """`RoomGrid.add_object`, or a box with a thing of the last door's colour in it."""
+    """`RoomGrid.add_object`, or a box with the object in it."""
     room = room_of(env, plan, step)
     if step.flag:
-        content = step.kind << CONTENT_KIND_SHIFT | plan.door_color << CONTENT_COLOR_SHIFT
-        return add_object(grid, env, plan, room, make_cell(c.BOX, draw_color(env), 0) | content, stride)
-    kind = draw_kind(env) if step.kind == c.ANY else plan.kind if step.kind == SAME else step.kind
+        content = step.kind << CONTENT_KIND_SHIFT | color_said(plan, step.color) << CONTENT_COLOR_SHIFT
+        box = make_cell(c.BOX, step.among[integer_below(env, step.num_among)], 0)
+        return add_object(grid, env, plan, room, box | content, stride)
+    kind = draw_kind(env) if step.kind == c.ANY else plan.kind if step.kind == recipes.SAME else step.kind
     color = draw_color(env) if step.color == c.ANY else color_said(plan, step.color)
     return add_object(grid, env, plan, room, make_cell(kind, color, 0), stride)
 
@@ -266,7 +250,7 @@ def add_step_object(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> b
 def add_distractors(grid: Any, env: Any, plan: Any, step: Any, stride: int) -> bool:
     """`RoomGrid.add_distractors`, in one room, in all, or in each, column by column."""
     column, row = step.column, step.row
-    if column == SAME:
+    if column == recipes.SAME:
         column, row = plan.room % plan.columns, plan.room // plan.columns
     rooms = plan.columns * plan.rows if step.everywhere else 1
     for i in range(rooms):
@@ -316,22 +300,22 @@ def set_task(grid: Any, env: Any, plan: Any, mission: Any, step: Any) -> None:
     """The next task, and how it names the things chosen."""
     task, action = 2 * step.clause, step.action
     cell = cell_at(grid, plan.chosen[step.first])
-    if action == EITHER:
+    if action == recipes.EITHER:
         is_door = kind_of(cell) == c.DOOR
         action = c.GO_TO if integer_below(env, 2) == 0 else c.OPEN_DOOR if is_door else c.PICK_UP
     env.task[task] = action
     env.in_sequence |= step.clause
     env.strict |= (step.flag != 0) << task
     says = step.says
-    if says == KIND_COLOR_OR_BOTH:
+    if says == recipes.KIND_COLOR_OR_BOTH:
         says = integer_below(env, 3)
-    elif says == COLOR_OR_PLACE:
-        says = KIND_AND_COLOR + integer_below(env, 2)
-    if says != COLOR_ONLY:
+    elif says == recipes.COLOR_OR_PLACE:
+        says = recipes.KIND_AND_COLOR + integer_below(env, 2)
+    if says != recipes.COLOR_ONLY:
         mission.kind[2 * task] = kind_of(cell)
-    if says in (COLOR_ONLY, KIND_AND_COLOR):
+    if says in (recipes.COLOR_ONLY, recipes.KIND_AND_COLOR):
         mission.color[2 * task] = color_of(cell)
-    elif says == PLACE_ONLY:
+    elif says == recipes.PLACE_ONLY:
         mission.place[2 * task] = integer_below(env, 4)
     if action == c.PUT_NEXT:
         cell = cell_at(grid, plan.chosen[step.second])

@@ -6,7 +6,8 @@ from bkrl.core.jit import kernel
 from bkrl.envs.babyai.constants import AVOID, DROP, MATCH, PICKUP, REWARD_DECAY, TOGGLE
 from bkrl.envs.babyai.generate import begin_episode, fill_hands, generate
 from bkrl.envs.babyai.glam_generate import generate_glam
-from bkrl.envs.babyai.minigrid_generate import generate_hall, generate_rooms
+from bkrl.envs.babyai.minigrid_halls import generate_hall
+from bkrl.envs.babyai.minigrid_rooms import generate_rooms
 from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
@@ -136,12 +137,11 @@ def begin_hall_envs(
 
 @kernel
 def begin_room_envs(
-    grids: Any, envs: Any, plans: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
+    grids: Any, envs: Any, level: Any, chosen: Any, stride: int, observations: Any, start: int, stop: int
 ) -> None:
-    """The same for those with several rooms; `plans` as for `begin_envs`."""
-    plan = plans[start]
+    """The same for those with several rooms."""
     for n in range(start, stop):
         if chosen[n]:
-            generate_rooms(grids[n], envs[n], level[0], plan, stride)
+            generate_rooms(grids[n], envs[n], level[0], stride)
             begin_episode(envs[n])
             observe(grids[n], envs[n], stride, observations[n])

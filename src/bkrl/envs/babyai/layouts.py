@@ -13,8 +13,7 @@ from bkrl.envs.babyai.glam import GlamLevel, cases, repeats
 from bkrl.envs.babyai.glam_crowds import crowd_of
 from bkrl.envs.babyai.glam_generate import EPISODE, glam_record
 from bkrl.envs.babyai.kernels import begin_envs, begin_glam_envs, begin_hall_envs, begin_room_envs
-from bkrl.envs.babyai.minigrid_generate import minigrid_record
-from bkrl.envs.babyai.minigrid_halls import WORDING
+from bkrl.envs.babyai.minigrid_halls import WORDING, minigrid_record
 from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, GRID_OF_ROOMS, MiniGridLevel
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.recipes import WITH_DOORS, Recipe
@@ -80,12 +79,8 @@ class RecipeLayouts(Layouts):
 
     def __init__(self, recipe: Recipe, num_envs: int) -> None:
         self.width, self.height = recipe.columns * (recipe.size - 1) + 1, recipe.rows * (recipe.size - 1) + 1
-        self._said = np.zeros(num_envs, MISSION)
         self._texts = np.full(num_envs, "", object)  # "" until a mission is wanted in words
-        plans = np.zeros(num_envs, PLAN)  # one for each thread is used
-        template = empty_rooms(recipe.columns, recipe.rows, recipe.size)
-        doors = None if WITH_DOORS.isdisjoint(step.op for step in recipe.steps) else True
-        self._tables = self._said, plans, *records_of(recipe), template, doors
+        self._said, *_ = self._tables = _tables_of(recipe, num_envs)
 
     def _begun(self, chosen: NDArray[np.bool_]) -> None:
         self._texts[chosen] = ""
@@ -105,17 +100,26 @@ class RecipeLayouts(Layouts):
         self._texts[:] = _as_texts(state["missions"])
 
 
+def _tables_of(recipe: Recipe, num_envs: int) -> tuple[Any, ...]:
+    """What `begin_envs` takes behind the envs; the first of it are their missions."""
+    plans = np.zeros(num_envs, PLAN)  # one for each thread is used
+    template = empty_rooms(recipe.columns, recipe.rows, recipe.size)
+    doors = None if WITH_DOORS.isdisjoint(step.op for step in recipe.steps) else True
+    return np.zeros(num_envs, MISSION), plans, *records_of(recipe), template, doors
+
+
 class MiniGridLayouts(Layouts):
     """The levels of `minigrid_levels`, drawn natively."""
 
     def __init__(self, level: MiniGridLevel, num_envs: int) -> None:
         self.width, self.height = level.width, level.height
-        self._level, record = level, minigrid_record(level)
+        self._level = level
         self.own_step = True if level.task > PUT_NEXT else None
-        if level.layout >= GRID_OF_ROOMS:
-            self._kernel, self._tables = begin_room_envs, (np.zeros(num_envs, PLAN), record)
+        if level.recipe is not None:
+            self._kernel, self._tables = begin_envs, _tables_of(level.recipe, num_envs)
         else:
-            self._kernel, self._tables = begin_hall_envs, (record,)
+            self._kernel = begin_room_envs if level.layout >= GRID_OF_ROOMS else begin_hall_envs
+            self._tables = (minigrid_record(level),)
 
     def missions(self, envs: NDArray[Any], which: NDArray[np.int64]) -> list[str]:
         if "{" not in self._level.mission:

@@ -1,15 +1,19 @@
-"""Layouts of minigrid's levels with one room, which walls may divide; see `minigrid_generate`.
+"""Layouts of minigrid's levels with one room, which walls may divide, drawn as the `_gen_grid` methods in
+`minigrid.envs` draw them.
 
-Coordinates (x, y) are minigrid's: columns and rows of the map, without the margin.
+The draws, their order and their bounds are minigrid's, so the same stream of random numbers gives the same layout and
+is left in the same state. Coordinates (x, y) are minigrid's: columns and rows of the map, without the margin.
 """
 
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai import constants as c
-from bkrl.envs.babyai.minigrid_levels import DIST_SHIFT, FETCH_WORDINGS
+from bkrl.envs.babyai import minigrid_levels as levels
 from bkrl.envs.babyai.pcg64 import integer_below, shuffle
 from bkrl.envs.babyai.rooms import HEADINGS, NOWHERE, draw_color, draw_kind
 from bkrl.envs.babyai.state import (
@@ -32,6 +36,18 @@ WORDING: Final = 1
 """Where in `target_kind` of an env's record the number of the mission's wording stands."""
 _TRACKED: Final = 1 << TRACKED_SHIFT
 
+MINIGRID_LEVEL = np.dtype(
+    [(field.name, np.int64) for field in fields(levels.MiniGridLevel) if field.type in (int, bool)]
+)
+
+
+def minigrid_record(level: levels.MiniGridLevel) -> NDArray[Any]:
+    """A level for the kernels: an array of one MINIGRID_LEVEL record."""
+    record = np.zeros(1, MINIGRID_LEVEL)
+    for name in MINIGRID_LEVEL.names or ():
+        record[name] = vars(level)[name]
+    return record
+
 
 @helper
 def place_of(x: int, y: int, stride: int) -> int:
@@ -52,6 +68,19 @@ def fill(grid: Any, x: int, y: int, width: int, height: int, cell: int, stride: 
         start = place_of(x, row, stride)
         for at in range(start, start + width):
             grid[at] = cell
+
+
+@helper
+def clear_map(grid: Any, env: Any, level: Any, stride: int) -> None:
+    """One empty room as large as the map, nobody in it, and the facts of every episode of a level."""
+    env.task[:] = c.NO_TASK
+    env.task[0] = level.task
+    env.max_steps, env.see_through = level.max_steps, level.see_through
+    env.strict = env.in_sequence = env.target_is_plural = 0
+    env.agent, env.heading, env.obstacles = NOWHERE, 0, 0
+    for at in range(len(grid)):
+        grid[at] = WALL_CELL
+    fill(grid, 1, 1, level.width - 2, level.height - 2, EMPTY_CELL, stride)
 
 
 @helper
@@ -107,7 +136,7 @@ def draw_lava(grid: Any, env: Any, level: Any, stride: int) -> None:
     """`DistShiftEnv`, with the second strip of lava in row `place`, and `LavaGapEnv`."""
     width, height = level.width, level.height
     env.agent = place_of(1, 1, stride)
-    if level.layout == DIST_SHIFT:
+    if level.layout == levels.DIST_SHIFT:
         grid[place_of(width - 2, 1, stride)] = GOAL_CELL
         fill(grid, 3, 1, width - 6, 1, LAVA_CELL, stride)
         fill(grid, 3, level.place, width - 6, 1, LAVA_CELL, stride)
@@ -193,7 +222,7 @@ def draw_objects(grid: Any, env: Any, level: Any, stride: int) -> None:
     while task == c.PUT_NEAR and second == first:
         second = integer_below(env, count)
     if task == c.FETCH:
-        env.target_kind[WORDING] = integer_below(env, len(FETCH_WORDINGS))
+        env.target_kind[WORDING] = integer_below(env, len(levels.FETCH_WORDINGS))
     elif task == c.PUT_NEAR:
         for row in (-stride, 0, stride):
             for column in (-1, 0, 1):
@@ -276,3 +305,26 @@ def draw_red_blue_doors(grid: Any, env: Any, size: int, stride: int) -> None:
     start_in(grid, env, left, 0, size, size, stride)
     for x, color in ((left, c.RED), (left + size - 1, c.BLUE)):
         grid[place_of(x, between(env, 1, size - 1), stride)] = make_cell(c.DOOR, color, c.CLOSED)
+
+
+@helper
+def generate_hall(grid: Any, env: Any, level: Any, stride: int) -> None:
+    """A new episode of a level with one room."""
+    clear_map(grid, env, level, stride)
+    layout = level.layout
+    if layout == levels.HALL:
+        draw_hall(grid, env, level, stride)
+    elif layout == levels.CROSSING:
+        draw_crossing(grid, env, level, stride)
+    elif layout == levels.DOOR_KEY:
+        draw_door_key(grid, env, level.width, level.height, stride)
+    elif layout == levels.OBJECTS:
+        draw_objects(grid, env, level, stride)
+    elif layout == levels.DOORS:
+        draw_doors(grid, env, level.width, level.height, stride)
+    elif layout == levels.MEMORY:
+        draw_memory(grid, env, level, stride)
+    elif layout == levels.RED_BLUE_DOORS:
+        draw_red_blue_doors(grid, env, level.height, stride)
+    else:
+        draw_lava(grid, env, level, stride)

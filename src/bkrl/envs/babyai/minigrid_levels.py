@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bkrl.envs.babyai import constants as c
+from bkrl.envs.babyai.recipes import MINIGRID_RECIPES, Recipe
 
-# Layouts with one room, which `minigrid_halls` draws, and from GRID_OF_ROOMS on those of `minigrid_rooms`.
+# Layouts with one room, which `minigrid_halls` draws, from GRID_OF_ROOMS on those of `minigrid_rooms`, and those that
+# are drawn by steps (`recipes.MINIGRID_RECIPES`).
 (
     HALL,
     CROSSING,
@@ -25,10 +27,8 @@ from bkrl.envs.babyai import constants as c
     GRID_OF_ROOMS,
     LOCKED_ROOM,
     MULTI_ROOM,
-    UNLOCK,
-    KEY_CORRIDOR,
-    MAZE,
-) = range(15)
+    BY_RECIPE,
+) = range(13)
 
 _GOAL: Final = "get to the green goal square"
 _THROUGH_LAVA: Final = f"avoid the lava and {_GOAL}"
@@ -46,14 +46,12 @@ class MiniGridLevel:
             {wording}, one of `FETCH_WORDINGS`.
         task: what is to be done beside reaching a goal, one of the numbers of `constants`.
         see_through: walls hide nothing.
-        count: how many objects, obstacles, crossings, rooms (a side, in a chain) or quarters of a maze.
+        count: how many objects, obstacles, crossings or rooms (a side, in a chain).
         size: the longest side of a room, walls included.
         place: the row or column that differs between the ids of a layout.
         kind: what the crossings are made of.
         anywhere: the agent starts anywhere, or a hallway ends anywhere.
-        boxed: keys lie in boxes.
-        blocked: a ball stands before each locked door.
-        keys_last: keys are placed when all doors of a room are.
+        recipe: of layout BY_RECIPE.
     """
 
     env_id: str
@@ -69,9 +67,7 @@ class MiniGridLevel:
     place: int = 0
     kind: int = 0
     anywhere: bool = False
-    boxed: bool = False
-    blocked: bool = False
-    keys_last: bool = False
+    recipe: Recipe | None = None
 
 
 def _square(name: str, layout: int, side: int, factor: int, mission: str, **more: Any) -> MiniGridLevel:
@@ -141,28 +137,10 @@ def _several_rooms() -> Iterator[MiniGridLevel]:
     for name, count, size in (("N2-S4-v0", 2, 4), ("N4-S5-v0", 6, 5), ("N4-S5-v1", 4, 5), ("N6-v0", 6, 10)):
         name, mission = f"MiniGrid-MultiRoom-{name}", "traverse the rooms to get to the goal"
         yield MiniGridLevel(name, MULTI_ROOM, 25, 25, 20 * count, mission, count=count, size=size)
-    yield _rooms("Unlock-v0", UNLOCK, 2, 1, 8 * 36, "open the door", task=c.OPEN_DOOR)
-    yield _rooms("UnlockPickup-v0", UNLOCK, 2, 1, 8 * 36, _PICK_UP, task=c.PICK_UP)
-    yield _rooms("BlockedUnlockPickup-v0", UNLOCK, 2, 1, 16 * 36, _PICK_UP, task=c.PICK_UP, blocked=True)
-    for n, rows in ((3, 1), (3, 2), (3, 3), (4, 3), (5, 3), (6, 3)):
-        yield _rooms(f"KeyCorridorS{n}R{rows}-v0", KEY_CORRIDOR, 3, rows, 30 * n**2, _PICK_UP, n, task=c.PICK_UP)
-    for name, visited, quarters, column, boxed, blocked, versions in (
-        ("1Dl", 2, 0, 0, False, False, 1),
-        ("1Dlh", 2, 0, 0, True, False, 1),
-        ("1Dlhb", 2, 0, 0, True, True, 1),
-        ("2Dl", 4, 1, 2, False, False, 1),
-        ("2Dlh", 4, 1, 2, True, False, 1),
-        ("2Dlhb", 4, 1, 2, True, True, 2),
-        ("1Q", 5, 1, 1, True, True, 2),
-        ("2Q", 11, 2, 2, True, True, 2),
-        ("Full", 25, 4, 1, True, True, 2),
-    ):
-        columns, rows = (3, 3) if quarters else (2, 1)
-        for version in range(versions):
-            yield _rooms(
-                f"ObstructedMaze-{name}-v{version}", MAZE, columns, rows, 4 * visited * 36, _PICK_UP, task=c.PICK_UP,
-                count=quarters, place=column, boxed=boxed, blocked=blocked, keys_last=version > 0,
-            )  # fmt: skip
+    for name, recipe in MINIGRID_RECIPES.items():
+        mission, task = ("open the door", c.OPEN_DOOR) if name == "Unlock-v0" else (_PICK_UP, c.PICK_UP)
+        shape = recipe.columns, recipe.rows, recipe.longest
+        yield _rooms(name, BY_RECIPE, *shape, mission, recipe.size, task=task, recipe=recipe)
 
 
 MINIGRID_LEVELS: dict[str, MiniGridLevel] = {level.env_id: level for level in (*_single_rooms(), *_several_rooms())}

@@ -1,4 +1,4 @@
-"""Layouts of minigrid's levels with several rooms; see `minigrid_generate`."""
+"""Layouts of minigrid's levels with several rooms, but those by recipe; see `minigrid_halls`."""
 
 from typing import Any, Final
 
@@ -6,9 +6,11 @@ import numpy as np
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai import constants as c
+from bkrl.envs.babyai import minigrid_levels as levels
 from bkrl.envs.babyai.minigrid_halls import (
     GOAL_CELL,
     between,
+    clear_map,
     fill,
     find_empty,
     name_target,
@@ -16,38 +18,11 @@ from bkrl.envs.babyai.minigrid_halls import (
     start_in,
     wall_in,
 )
-from bkrl.envs.babyai.minigrid_levels import KEY_CORRIDOR, UNLOCK
 from bkrl.envs.babyai.pcg64 import integer_below
-from bkrl.envs.babyai.rooms import (
-    add_door,
-    add_object,
-    begin_rooms,
-    connect_all,
-    corner_of,
-    draw_color,
-    draw_kind,
-    neighbor,
-    place_agent,
-    remove_wall,
-)
-from bkrl.envs.babyai.state import (
-    CONTENT_COLOR_SHIFT,
-    CONTENT_KIND_SHIFT,
-    EMPTY_CELL,
-    FIRST,
-    MEMBER_SHIFT,
-    SECOND,
-    TRACKED_SHIFT,
-    WALL_CELL,
-    ahead,
-    make_cell,
-)
+from bkrl.envs.babyai.rooms import draw_color, draw_kind, draw_some
+from bkrl.envs.babyai.state import EMPTY_CELL, FIRST, SECOND, WALL_CELL, make_cell
 
 _COLORS: Final = np.array(c.COLORS_AS_DRAWN)
-_MEANT: Final = 1 << MEMBER_SHIFT | 1 << TRACKED_SHIFT
-_CORNERS: Final = np.array([2, 8, 6, 0])
-"""Rooms of a maze in which the ball may lie: top right, bottom right, bottom left, top left."""
-_MIDDLE: Final = 4
 
 
 @helper
@@ -91,8 +66,8 @@ def draw_locked_room(grid: Any, env: Any, width: int, height: int, stride: int) 
         fill(grid, right, y, width - right, 1, WALL_CELL, stride)
     locked = integer_below(env, 6)
     grid[place_in_side_room(env, locked, left, right, rows, stride)] = GOAL_CELL
-    colors = _COLORS.copy()
-    shuffle_colors(env, colors)
+    colors = np.empty(len(_COLORS), np.int64)
+    draw_some(env, _COLORS, len(_COLORS), len(_COLORS), colors)
     for room in range(6):
         at = place_of(right if room % 2 else left, room // 2 * rows + 3, stride)
         grid[at] = make_cell(c.DOOR, colors[room], c.LOCKED if room == locked else c.CLOSED)
@@ -197,122 +172,12 @@ def draw_room(
 
 
 @helper
-def shuffle_colors(env: Any, colors: Any) -> None:
-    """`MiniGridEnv._rand_subset` of all colours, in place."""
-    for i in range(len(colors)):
-        drawn = i + integer_below(env, len(colors) - i)
-        color = colors[drawn]
-        for at in range(drawn, i, -1):
-            colors[at] = colors[at - 1]
-        colors[i] = color
-
-
-@helper
-def draw_rooms(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
-    """The levels of `RoomGrid`. False where something finds no place, and where minigrid would give up."""
-    size, width, height = level.size, level.width, level.height
-    for x in range(0, width, size - 1):
-        fill(grid, x, 0, 1, height, WALL_CELL, stride)
-    for y in range(0, height, size - 1):
-        fill(grid, 0, y, width, 1, WALL_CELL, stride)
-    begin_rooms(env, plan, width // (size - 1), height // (size - 1), size, stride)
-    if level.layout == UNLOCK:
-        return draw_unlock(grid, env, level, plan, stride)
-    if level.layout == KEY_CORRIDOR:
-        return draw_key_corridor(grid, env, plan, stride)
-    return draw_maze(grid, env, level, plan, stride)
-
-
-@helper
-def add_target(grid: Any, env: Any, plan: Any, room: int, cell: int, stride: int) -> bool:
-    """The object of the mission."""
-    name_target(env, FIRST, cell)
-    return add_object(grid, env, plan, room, cell | _MEANT, stride)
-
-
-@helper
-def start_in_room(grid: Any, env: Any, plan: Any, room: int, stride: int) -> bool:
-    """`RoomGrid.place_agent`."""
-    return place_agent(grid, env, corner_of(plan, room, stride), plan.size, stride)
-
-
-@helper
-def draw_unlock(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
-    """`UnlockEnv`, `UnlockPickupEnv` and `BlockedUnlockPickupEnv`: a locked door from room 0 to room 1."""
-    if level.task == c.PICK_UP and not add_target(grid, env, plan, 1, make_cell(c.BOX, draw_color(env), 0), stride):
-        return False
-    add_door(grid, env, plan, 0, 0, c.ANY, 1)
-    if level.task == c.OPEN_DOOR:
-        grid[plan.place[0, 0]] |= _MEANT
-    if level.blocked:
-        grid[plan.place[0, 0] - 1] = make_cell(c.BALL, draw_color(env), 0)
-    key = make_cell(c.KEY, plan.door_color, 0)
-    return add_object(grid, env, plan, 0, key, stride) and start_in_room(grid, env, plan, 0, stride)
-
-
-@helper
-def draw_key_corridor(grid: Any, env: Any, plan: Any, stride: int) -> bool:
-    """`KeyCorridorEnv`: the middle column is one corridor, the ball is in a locked room to the right of it."""
-    for row in range(1, plan.rows):
-        remove_wall(grid, plan, 3 * row + 1, 3, stride)
-    room = 3 * integer_below(env, plan.rows) + 2
-    add_door(grid, env, plan, room, 2, c.ANY, 1)
-    key = make_cell(c.KEY, plan.door_color, 0)
-    return (
-        add_target(grid, env, plan, room, make_cell(c.BALL, draw_color(env), 0), stride)
-        and add_object(grid, env, plan, 3 * integer_below(env, plan.rows), key, stride)
-        and start_in_room(grid, env, plan, plan.rows // 2 * 3 + 1, stride)
-        and connect_all(grid, env, plan, c.ANY, stride)
-    )
-
-
-@helper
-def draw_maze(grid: Any, env: Any, level: Any, plan: Any, stride: int) -> bool:
-    """`ObstructedMaze_Full` and its second version with `count` quarters, `ObstructedMaze_1Dlhb` with none.
-
-    A quarter is a side room, its door to the middle, and its two locked doors to the corners. The agent starts in
-    column `place` of the middle row.
-    """
-    colors = _COLORS.copy()
-    shuffle_colors(env, colors)
-    ball = make_cell(c.BALL, c.BLUE, 0)
-    if level.count == 0:
-        lock(grid, env, plan, 0, 0, colors[0], level.blocked, stride)
-        return (
-            add_key(grid, env, plan, 0, colors[0], level.boxed, stride)
-            and add_target(grid, env, plan, 1, ball, stride)
-            and start_in_room(grid, env, plan, 0, stride)
-        )
-    placed = True
-    for i in range(level.count):
-        room = neighbor(plan, _MIDDLE, i)
-        add_door(grid, env, plan, _MIDDLE, i, colors[i], 0)
-        for side in (i - 1, i + 1):
-            lock(grid, env, plan, room, side % 4, colors[side % 6], level.blocked, stride)
-            if not level.keys_last:
-                placed &= add_key(grid, env, plan, room, colors[side % 6], level.boxed, stride)
-        if level.keys_last:
-            for side in (i - 1, i + 1):
-                placed &= add_key(grid, env, plan, room, colors[side % 6], level.boxed, stride)
-    return (
-        placed
-        and add_target(grid, env, plan, _CORNERS[integer_below(env, level.count)], ball, stride)
-        and start_in_room(grid, env, plan, plan.columns + level.place, stride)
-    )
-
-
-@helper
-def lock(grid: Any, env: Any, plan: Any, room: int, side: int, color: int, blocked: bool, stride: int) -> None:
-    """A locked door. A ball that blocks it takes the place of whatever is there, as it does in minigrid."""
-    add_door(grid, env, plan, room, side, color, 1)
-    if blocked:
-        grid[plan.place[room, side] - ahead(side, stride)] = make_cell(c.BALL, c.GREEN, 0)
-
-
-@helper
-def add_key(grid: Any, env: Any, plan: Any, room: int, color: int, boxed: bool, stride: int) -> bool:
-    """A key, or a box with a key in it."""
-    cell = make_cell(c.KEY, color, 0)
-    if boxed:
-        cell = make_cell(c.BOX, c.GREY, 0) | c.KEY << CONTENT_KIND_SHIFT | color << CONTENT_COLOR_SHIFT
-    return add_object(grid, env, plan, room, cell, stride)
+def generate_rooms(grid: Any, env: Any, level: Any, stride: int) -> None:
+    """A new episode of a level with several rooms."""
+    clear_map(grid, env, level, stride)
+    if level.layout == levels.GRID_OF_ROOMS:
+        draw_grid_of_rooms(grid, env, level, stride)
+    elif level.layout == levels.LOCKED_ROOM:
+        draw_locked_room(grid, env, level.width, level.height, stride)
+    else:
+        draw_multi_room(grid, env, level, stride)

@@ -13,15 +13,16 @@ from bkrl.envs.babyai import constants as c
 # What a step does.
 (
     AGENT,  # stands in a room; outside_locked: not in the locked one
-    OBJECT,  # one object in a room; boxed: a box with this object in it
+    OBJECT,  # one object in a room; boxed: in a box, whose colour is one of `among`
     DOOR,
     DISTRACTORS,  # a number of objects; unique: unlike all others; everywhere: so many in each room
     CONNECT,  # doors until all rooms are connected; spare_color: half of the time without the last door's colour
     OPENING,  # no wall between two rooms
     LOCKED_ROOM,  # with a chance: a locked door, and its key in another room
-    BLOCK,  # a ball before the last door, which is on the right
+    BLOCK,  # a ball before the last door, in place of whatever is there
     COLORS,  # so many different ones of `among`
     DRAW_KIND,  # one of `among`
+    DRAW_ROOM,  # one of `among`, by number
     PAINT_GREY,  # the things added last
     REACHABLE,  # reject the layout unless all things can be reached
     UNREACHABLE,  # reject it if all can
@@ -33,12 +34,12 @@ from bkrl.envs.babyai import constants as c
     TASK,  # the next task of the mission, about the things chosen
     ORDER,  # two tasks: the first, first then second, or second before first
     SENTENCE,  # a mission of `LevelGen`
-) = range(21)
+) = range(22)
 WITH_DOORS: Final = frozenset({DOOR, CONNECT, OPENING, LOCKED_ROOM, BLOCK, CHOOSE_DOOR, ORDER, SENTENCE})
 """The steps of levels with doors, and of missions that are more than one task."""
 
 SAME: Final = -2
-"""A room: that of the last DOOR; a colour: that of this door; a kind: the one drawn by DRAW_KIND."""
+"""A room: that of the last DOOR or DRAW_ROOM; a colour: that of this door; a kind: the one drawn by DRAW_KIND."""
 DRAWN: Final = -3
 """DRAWN - i: the i-th of the colours drawn by COLORS."""
 
@@ -258,25 +259,18 @@ def _unlock_local(*distractors: Step) -> Recipe:
     return Recipe("UnlockLocal", (*steps, _task(c.OPEN_DOOR, KIND_ONLY)))
 
 
-def _unlock_pickup(*distractors: Step) -> Recipe:
+def _unlock_pickup(*distractors: Step, max_steps: int | None = None) -> Recipe:
     door = _door(0, 0, 0, locked=1), _object(0, 0, c.KEY, SAME)
     steps = _object(1, 0, c.BOX), *door, *distractors, _agent(0, 0), _THE_FIRST, _task(c.PICK_UP)
-    return Recipe("UnlockPickup", steps, 6, 2, 1)
+    return Recipe("UnlockPickup", steps, 6, 2, 1, max_steps)
 
 
-_BLOCKED_UNLOCK_PICKUP: Final = Recipe(
-    "BlockedUnlockPickup",
-    (
-        _object(1, 0, c.BOX),
-        _door(0, 0, 0, locked=1),
-        Step(BLOCK),
-        _object(0, 0, c.KEY, SAME),
-        _agent(0, 0),
-        _THE_FIRST,
-        _task(c.PICK_UP, KIND_ONLY),
-    ),
-    6, 2, 1, 16 * 36,
-)  # fmt: skip
+def _blocked_unlock_pickup(says: int) -> Recipe:
+    door = _door(0, 0, 0, locked=1), Step(BLOCK, side=0), _object(0, 0, c.KEY, SAME)
+    steps = _object(1, 0, c.BOX), *door, _agent(0, 0), _THE_FIRST, _task(c.PICK_UP, says)
+    return Recipe("BlockedUnlockPickup", steps, 6, 2, 1, 16 * 36)
+
+
 _UNLOCK_TO_UNLOCK: Final = Recipe(
     "UnlockToUnlock",
     (
@@ -296,7 +290,7 @@ _KEY_IN_BOX: Final = Recipe(
     "KeyInBox",
     (
         _door(1, 1, locked=1),
-        Step(OBJECT, 1, 1, kind=c.KEY, flag=1),
+        Step(OBJECT, 1, 1, kind=c.KEY, color=SAME, flag=1, among=c.COLORS_AS_DRAWN),
         _IN_THE_MIDDLE,
         _THE_FIRST,
         _task(c.OPEN_DOOR, KIND_ONLY),
@@ -320,7 +314,7 @@ def _find_object(size: int) -> Recipe:
     return Recipe("FindObjS5", steps, size, max_steps=20 * size**2)
 
 
-def _key_corridor(size: int = 6, rows: int = 3) -> Recipe:
+def _key_corridor(size: int = 6, rows: int = 3, says: int = KIND_ONLY) -> Recipe:
     steps = (
         *(Step(OPENING, 1, row, 3) for row in range(1, rows)),
         _door(2, c.ANY, 2, locked=1),
@@ -329,9 +323,40 @@ def _key_corridor(size: int = 6, rows: int = 3) -> Recipe:
         _object(0, c.ANY, c.KEY, SAME),
         _agent(1, rows // 2),
         Step(CONNECT),
-        _task(c.PICK_UP, KIND_ONLY),
+        _task(c.PICK_UP, says),
     )
     return Recipe("KeyCorridor", steps, size, 3, rows, 30 * size**2)
+
+
+def _obstructed_maze(visited: int, quarters: int, column: int, boxed: bool, blocked: bool, keys_last: bool) -> Recipe:
+    """`ObstructedMaze_Full`; without quarters `ObstructedMaze_1Dlhb`.
+
+    A quarter is a side room, its door to the middle, and its two locked doors to the corners. The agent starts in this
+    column of the middle row. Keys may lie in boxes; they are placed last where no ball may take their place.
+    """
+
+    def lock(room: tuple[int, int], side: int, color: int) -> list[Step]:
+        block = [Step(BLOCK, side=side, color=c.GREEN)] if blocked else []
+        return [_door(*room, side, color, locked=1), *block]
+
+    def key(color: int) -> Step:
+        return Step(OBJECT, SAME, SAME, kind=c.KEY, color=color, flag=boxed, among=(c.GREY,))
+
+    steps = [Step(COLORS, number=6, among=c.COLORS_AS_DRAWN)]
+    if quarters == 0:
+        steps += *lock((0, 0), 0, DRAWN), key(DRAWN), _object(1, 0, c.BALL, c.BLUE)
+    for i, room in enumerate(_SIDE_ROOMS[:quarters]):
+        steps.append(_door(1, 1, i, DRAWN - i, locked=0))
+        keys: list[Step] = []
+        for side in (i - 1, i + 1):
+            steps += lock(room, side % 4, DRAWN - side % 6)
+            (keys if keys_last else steps).append(key(DRAWN - side % 6))
+        steps += keys
+    if quarters > 0:
+        steps += Step(DRAW_ROOM, among=_CORNERS[:quarters]), _object(SAME, SAME, c.BALL, c.BLUE)
+    steps += _choose(1), _agent(column, 1 if quarters else 0), _task(c.PICK_UP)
+    columns, rows = (3, 3) if quarters else (2, 1)
+    return Recipe("ObstructedMaze", tuple(steps), 6, columns, rows, 4 * visited * 36)
 
 
 def _generated(
@@ -352,6 +377,11 @@ def _go_to_seq(**sizes: Any) -> Recipe:
 def _synth(**sizes: Any) -> Recipe:
     return _generated("Synth", forms=(ACTION,), locations=False, unlocking=False, **sizes)
 
+
+_SIDE_ROOMS: Final = ((2, 1), (1, 2), (0, 1), (1, 0))
+_CORNERS: Final = (2, 8, 6, 0)
+"""Rooms of a maze in which the ball may lie: top right, bottom right, bottom left, top left."""
+_CORRIDORS: Final = ((3, 1), (3, 2), (3, 3), (4, 3), (5, 3), (6, 3))
 
 _NAMED: Final[Mapping[str, Recipe]] = {
     "GoToRedBallGrey": _red_ball("GoToRedBallGrey", Step(PAINT_GREY, number=7)),
@@ -432,15 +462,12 @@ _NAMED: Final[Mapping[str, Recipe]] = {
     "KeyInBox": _KEY_IN_BOX,
     "UnlockPickup": _unlock_pickup(),
     "UnlockPickupDist": _unlock_pickup(_distractors(4, unique=True)),
-    "BlockedUnlockPickup": _BLOCKED_UNLOCK_PICKUP,
+    "BlockedUnlockPickup": _blocked_unlock_pickup(KIND_ONLY),
     "UnlockToUnlock": _UNLOCK_TO_UNLOCK,
     "ActionObjDoor": _ACTION_OBJ_DOOR,
     **{f"FindObjS{size}": _find_object(size) for size in (5, 6, 7)},
     "KeyCorridor": _key_corridor(),
-    **{
-        f"KeyCorridorS{size}R{rows}": _key_corridor(size, rows)
-        for size, rows in ((3, 1), (3, 2), (3, 3), (4, 3), (5, 3), (6, 3))
-    },
+    **{f"KeyCorridorS{size}R{rows}": _key_corridor(size, rows) for size, rows in _CORRIDORS},
     **{f"OneRoomS{size}": _room("OneRoomS8", size, *_ONE_BALL) for size in (8, 12, 16, 20)},
     "MoveTwoAcrossS5N2": _two_across(5, 2),
     "MoveTwoAcrossS8N9": _two_across(8, 9),
@@ -456,3 +483,27 @@ _NAMED: Final[Mapping[str, Recipe]] = {
 RECIPES: Final[Mapping[str, Recipe]] = {
     f"BabyAI-{name}" if "-v" in name else f"BabyAI-{name}-v0": recipe for name, recipe in _NAMED.items()
 }
+
+_UNLOCK: Final = _door(0, 0, 0, locked=1), _object(0, 0, c.KEY, SAME), _agent(0, 0), _THE_FIRST
+MINIGRID_RECIPES: Final[Mapping[str, Recipe]] = {
+    "Unlock-v0": Recipe("UnlockEnv", (*_UNLOCK, _task(c.OPEN_DOOR, KIND_ONLY)), 6, 2, 1, 8 * 36),
+    "UnlockPickup-v0": _unlock_pickup(max_steps=8 * 36),
+    "BlockedUnlockPickup-v0": _blocked_unlock_pickup(KIND_AND_COLOR),
+    **{f"KeyCorridorS{size}R{rows}-v0": _key_corridor(size, rows, KIND_AND_COLOR) for size, rows in _CORRIDORS},
+    **{
+        f"ObstructedMaze-{name}-v{version}": _obstructed_maze(visited, quarters, column, boxed, blocked, version > 0)
+        for name, visited, quarters, column, boxed, blocked, versions in (
+            ("1Dl", 2, 0, 0, False, False, 1),
+            ("1Dlh", 2, 0, 0, True, False, 1),
+            ("1Dlhb", 2, 0, 0, True, True, 1),
+            ("2Dl", 4, 1, 2, False, False, 1),
+            ("2Dlh", 4, 1, 2, True, False, 1),
+            ("2Dlhb", 4, 1, 2, True, True, 2),
+            ("1Q", 5, 1, 1, True, True, 2),
+            ("2Q", 11, 2, 2, True, True, 2),
+            ("Full", 25, 4, 1, True, True, 2),
+        )
+        for version in range(versions)
+    },
+}
+"""Levels of `minigrid_levels` that are drawn as BabyAI's are."""

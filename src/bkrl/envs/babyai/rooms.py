@@ -137,6 +137,17 @@ def draw_kind(env: Any) -> int:
 
 
 @helper
+def draw_some(env: Any, among: Any, size: int, count: int, out: Any) -> None:
+    """`MiniGridEnv._rand_subset`: `count` of the first `size` elements, one after the other."""
+    left = among[:size].copy()
+    for i in range(count):
+        drawn = integer_below(env, size - i)
+        out[i] = left[drawn]
+        for j in range(drawn, size - i - 1):
+            left[j] = left[j + 1]
+
+
+@helper
 def clear_room(grid: Any, size: int, stride: int) -> None:
     """An empty room within its walls."""
     grid[:] = WALL_CELL
