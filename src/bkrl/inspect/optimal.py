@@ -83,7 +83,7 @@ class Explorer:
     def draw(self, seed: int) -> Moment:
         """The first moment of the level's episode with this seed."""
         first = np.ones(1, np.bool_)
-        self._drawn.seed([seed], first)
+        self._drawn.seed(0, seed)
         self._drawn.begin(first)
         state = self._drawn.snapshot()
         for name, values in state.items():  # what a level keeps beside its envs (the words of a mission)

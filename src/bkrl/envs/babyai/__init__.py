@@ -53,6 +53,7 @@ _GLAM_RULES = (
     "published code draws one for each environment, without a seed. Missions name or avoid the held-out objects."
 )
 _CARRIED_OUT = "The mission is carried out."
+REWARDED = "The episode ends with a reward above 0: the mission is carried out, or the goal reached."
 _ALL = "all"
 _ACTIONS = Flag(
     f"names of its actions: {', '.join(ACTION_SETS)} or {_ALL}; fewer leave out the last ones, further ones do nothing"
@@ -154,20 +155,10 @@ class BabyAI(Family):
         max_steps: int | None = None,
         **options: Any,
     ) -> BaseVectorEnv:
-        """N envs on the native engine.
+        """N envs on the native engine (`vector.BabyAIVectorEnv`); `options` are those of `BabyAI.options`.
 
-        A MiniGrid level with rules of its own (moving obstacles and the like) runs on minigrid behind the same
-        interface; its `EnvSpec.rules` says so.
-
-        Args:
-            env_spec: a published level or any id of PyPI minigrid.
-            num_envs: N.
-            episodes: see `BaseVectorEnv`.
-            threads: threads to step with.
-            render_mode: None or "rgb_array"; `frame` and `render` work with both.
-            max_steps: the env's own step limit, by which the reward shrinks too; None: the level's.
-            options: of GLAM's levels, see `glam.GlamLevel`: num_dists, room_size, language, task_kinds, held_out,
-                task_mix. Others are refused with a UsageError.
+        What the engine does not know runs on minigrid behind the same interface; its `EnvSpec.rules` says so. `frame`
+        and `render` work with both render modes.
         """
         changed, level = _chosen(env_spec, options, "threads, render_mode and max_steps")
         if render_mode not in (None, "rgb_array"):
@@ -247,15 +238,8 @@ def _spec_of(level: Level) -> EnvSpec:
 def _recipe_spec(env_id: str) -> EnvSpec:
     recipe = RECIPES[env_id]
     exception = "" if runs_natively(env_id) else f"; because {_DONE_ACTIONS} is set, it runs on minigrid"
-    return EnvSpec(
-        env_id=env_id,
-        family="babyai",
-        obs_shape=OBS_SHAPE,
-        action_names=ACTION_NAMES,
-        max_steps=recipe.longest,
-        rules=f"The rules of PyPI minigrid, class {recipe.family}{exception}.",
-        solved="The episode ends with a reward above 0: the mission is carried out, or the goal reached.",
-    )
+    rules = f"The rules of PyPI minigrid, class {recipe.family}{exception}."
+    return EnvSpec(env_id, "babyai", OBS_SHAPE, ACTION_NAMES, recipe.longest, rules, REWARDED)
 
 
 def _glam_spec(level: glam.GlamLevel) -> EnvSpec:

@@ -1,6 +1,5 @@
 """N envs in arrays: seeded, begun, stepped, drawn, saved and restored. Autoreset is for `vector`."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -57,13 +56,10 @@ class BabyAIEngine:
         self._shares = Shares(num_envs, threads, _ENVS_PER_THREAD)
         self._one_share = Shares(num_envs, 1)
 
-    def seed(self, seeds: Sequence[int | None], chosen: NDArray[np.bool_]) -> None:
-        """Restart the streams of chosen envs. An env without a seed goes on, or starts from the system's entropy."""
-        for n in np.flatnonzero(chosen).tolist():
-            if seeds[n] is not None or not self.envs["seeded"][n]:
-                stream, seed = seeding.np_random(seeds[n])
-                write_stream(self.envs[n], stream)
-                self._layouts.seeded(n, int(seed))
+    def seed(self, index: int, seed: int) -> None:
+        """Restart the stream of env `index`."""
+        write_stream(self.envs[index], seeding.np_random(seed)[0])
+        self._layouts.seeded(index, seed)
 
     def begin(self, chosen: NDArray[np.bool_]) -> None:
         """A new episode in each chosen env."""

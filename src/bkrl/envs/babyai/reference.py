@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
-from bkrl.envs.babyai import FAMILY, glam
+from bkrl.envs.babyai import FAMILY, REWARDED, glam
 from bkrl.envs.babyai.constants import COLOR_NAMES, DONE, TYPE_NAMES
 from bkrl.envs.babyai.glam_reference import GlamEnv
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
@@ -143,7 +143,7 @@ def describe(env_id: str) -> EnvSpec:
         action_names=tuple(action.name for action in env.actions)[: int(cast(gym.spaces.Discrete, env.action_space).n)],
         max_steps=_longest_episode(env) if babyai and not env.fixed_max_steps else int(env.max_steps),
         rules=f"The rules of PyPI minigrid, class {type(env).__name__}{exception}.",
-        solved="The episode ends with a reward above 0: the mission is carried out, or the goal reached.",
+        solved=REWARDED,
     )
 
 

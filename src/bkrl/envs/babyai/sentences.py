@@ -9,23 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from bkrl.core.jit import helper
-from bkrl.envs.babyai.constants import (
-    ANY,
-    BALL,
-    BOX,
-    COLOR_NAMES,
-    COLORS_AS_DRAWN,
-    DOOR,
-    GO_TO,
-    GREY,
-    KEY,
-    LOCKED,
-    NO_TASK,
-    OPEN_DOOR,
-    PICK_UP,
-    PUT_NEXT,
-    TYPE_NAMES,
-)
+from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.pcg64 import integer_below
 from bkrl.envs.babyai.recipes import ACTION, AND, SEQUENCE
 from bkrl.envs.babyai.rooms import NOWHERE, inside, room_at
@@ -33,7 +17,7 @@ from bkrl.envs.babyai.state import MAX_TASKS, MEMBER_SHIFT, TRACKED_SHIFT, ahead
 
 LEFT_OF, RIGHT_OF, IN_FRONT, BEHIND = range(4)
 _PLACES: Final = (" on your left", " on your right", " in front of you", " behind you")
-_VERBS: Final = {GO_TO: "go to", PICK_UP: "pick up", OPEN_DOOR: "open", PUT_NEXT: "put"}
+_VERBS: Final = {c.GO_TO: "go to", c.PICK_UP: "pick up", c.OPEN_DOOR: "open", c.PUT_NEXT: "put"}
 
 MISSION = np.dtype(
     [
@@ -48,8 +32,8 @@ MISSION = np.dtype(
 """What a mission says, beside the tasks in an env's record."""
 
 _MAX_TRIES: Final = 100
-_COLORS: Final = np.array((ANY, *COLORS_AS_DRAWN))
-_DESCRIBED: Final = np.array((BOX, BALL, KEY, DOOR))
+_COLORS: Final = np.array((c.ANY, *c.COLORS_AS_DRAWN))
+_DESCRIBED: Final = np.array((c.BOX, c.BALL, c.KEY, c.DOOR))
 _ALL_KINDS: Final = 4
 _NOT_DOORS: Final = 3
 _DOORS: Final = 1
@@ -58,9 +42,9 @@ _DOORS: Final = 1
 @helper
 def clear_mission(env: Any, mission: Any) -> None:
     """No tasks yet."""
-    env.task[:] = NO_TASK
+    env.task[:] = c.NO_TASK
     env.in_sequence = env.strict = 0
-    mission.kind[:] = mission.color[:] = mission.place[:] = ANY
+    mission.kind[:] = mission.color[:] = mission.place[:] = c.ANY
     mission.plural = mission.second_first = 0
 
 
@@ -98,10 +82,10 @@ def draw_clause(grid: Any, env: Any, plan: Any, mission: Any, level: Any, clause
     for task in range(2 * clause, 2 * clause + (2 if form == AND else 1)):
         action = level.actions[integer_below(env, level.num_actions)]
         env.task[task] = action
-        kinds = _ALL_KINDS if action == GO_TO else _DOORS if action == OPEN_DOOR else _NOT_DOORS
+        kinds = _ALL_KINDS if action == c.GO_TO else _DOORS if action == c.OPEN_DOOR else _NOT_DOORS
         if not draw_description(grid, env, plan, mission, level, 2 * task, kinds, stride):
             return False
-        if action == PUT_NEXT and not draw_description(
+        if action == c.PUT_NEXT and not draw_description(
             grid, env, plan, mission, level, 2 * task + 1, _ALL_KINDS, stride
         ):
             return False
@@ -113,8 +97,8 @@ def draw_description(grid: Any, env: Any, plan: Any, mission: Any, level: Any, d
     """`LevelGen.rand_obj`: words that fit some object."""
     for _ in range(_MAX_TRIES + 1):
         mission.color[d] = _COLORS[integer_below(env, len(_COLORS))]
-        mission.kind[d] = DOOR if kinds == _DOORS else _DESCRIBED[integer_below(env, kinds)]
-        mission.place[d] = ANY
+        mission.kind[d] = c.DOOR if kinds == _DOORS else _DESCRIBED[integer_below(env, kinds)]
+        mission.place[d] = c.ANY
         if level.locations and integer_below(env, 2) == 0:
             mission.place[d] = integer_below(env, len(_PLACES))
         for i in range(plan.num_things):
@@ -130,11 +114,11 @@ def fits(grid: Any, env: Any, plan: Any, mission: Any, d: int, at: int, stride: 
     """Whether a description means what is in a cell (`ObjDesc.find_matching_objs`). A place is one in the agent's room,
     seen from where the agent begins."""
     cell, place = cell_at(grid, at), mission.place[d]
-    if (mission.kind[d] != ANY and kind_of(cell) != mission.kind[d]) or (
-        mission.color[d] != ANY and color_of(cell) != mission.color[d]
+    if (mission.kind[d] != c.ANY and kind_of(cell) != mission.kind[d]) or (
+        mission.color[d] != c.ANY and color_of(cell) != mission.color[d]
     ):
         return False
-    if place == ANY:
+    if place == c.ANY:
         return True
     if not inside(plan, room_at(plan, env.agent, stride), at, stride):
         return False
@@ -153,11 +137,11 @@ def mark(grid: Any, env: Any, plan: Any, mission: Any, stride: int) -> None:
     """`Instr.reset_verifier`: which objects the mission means, and where they are."""
     env.target_is_plural = 0
     for task in range(MAX_TASKS):
-        if env.task[task] != NO_TASK:
-            for d in range(2 * task, 2 * task + (2 if env.task[task] == PUT_NEXT else 1)):
+        if env.task[task] != c.NO_TASK:
+            for d in range(2 * task, 2 * task + (2 if env.task[task] == c.PUT_NEXT else 1)):
                 bits = 1 << (MEMBER_SHIFT + d) | 1 << (TRACKED_SHIFT + d)
                 # Walls are grey, and "a grey object" may be one: there are always several.
-                found = 2 if mission.kind[d] == ANY and mission.color[d] == GREY else 0
+                found = 2 if mission.kind[d] == c.ANY and mission.color[d] == c.GREY else 0
                 for i in range(plan.num_things):
                     if fits(grid, env, plan, mission, d, plan.things[i], stride):
                         grid[plan.things[i]] = cell_at(grid, plan.things[i]) | bits
@@ -172,14 +156,14 @@ def mark(grid: Any, env: Any, plan: Any, mission: Any, stride: int) -> None:
 def is_valid(grid: Any, env: Any, plan: Any, mission: Any, unblocking: bool, stride: int) -> bool:
     """`RoomGridLevel.validate_instrs`, after `mark`."""
     for task in range(MAX_TASKS):
-        if env.task[task] == PUT_NEXT and not is_apart(grid, plan, task, stride):
+        if env.task[task] == c.PUT_NEXT and not is_apart(grid, plan, task, stride):
             return False
     if unblocking:
         for i in range(plan.num_things):
             door = cell_at(grid, plan.things[i])
-            if kind_of(door) == DOOR and state_of(door) == LOCKED:
+            if kind_of(door) == c.DOOR and state_of(door) == c.LOCKED:
                 for d in range(2 * MAX_TASKS):
-                    if mission.kind[d] == KEY and mission.color[d] == color_of(door):
+                    if mission.kind[d] == c.KEY and mission.color[d] == color_of(door):
                         return False
     return True
 
@@ -207,17 +191,17 @@ def in_words(tasks: list[int], in_sequence: int, mission: Any) -> str:
     kinds, colors, places, plural, after = mission
 
     def noun(d: int) -> str:
-        kind = TYPE_NAMES[kinds[d]] if kinds[d] != ANY else "object"
-        color = f"{COLOR_NAMES[colors[d]]} " if colors[d] != ANY else ""
-        place = _PLACES[places[d]] if places[d] != ANY else ""
+        kind = c.TYPE_NAMES[kinds[d]] if kinds[d] != c.ANY else "object"
+        color = f"{c.COLOR_NAMES[colors[d]]} " if colors[d] != c.ANY else ""
+        place = _PLACES[places[d]] if places[d] != c.ANY else ""
         return f"{'a' if plural >> d & 1 else 'the'} {color}{kind}{place}"
 
     def words(task: int) -> str:
-        beside = f" next to {noun(2 * task + 1)}" if tasks[task] == PUT_NEXT else ""
+        beside = f" next to {noun(2 * task + 1)}" if tasks[task] == c.PUT_NEXT else ""
         return f"{_VERBS[tasks[task]]} {noun(2 * task)}{beside}"
 
     clauses = [
-        " and ".join(words(task) for task in (first, first + 1) if tasks[task] != NO_TASK)
+        " and ".join(words(task) for task in (first, first + 1) if tasks[task] != c.NO_TASK)
         for first in ((0, 2) if in_sequence else (0,))
     ]
     return f"{clauses[1]} after you {clauses[0]}" if after else ", then ".join(clauses)

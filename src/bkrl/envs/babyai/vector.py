@@ -19,12 +19,9 @@ class BabyAIVectorEnv(EngineVectorEnv):
     """N envs on the native engine, equal step for step to as many `ReferenceBabyAI`; see `BaseVectorEnv`.
 
     Args:
-        env_spec: the facts of the id.
-        num_envs: N.
         threads: threads to step with; more than one pays from a few hundred envs on.
         max_steps: the env's own step limit, by which the reward shrinks too; None: the level's.
         glam: the level where it is one of `glam`, with the caller's options; infos then have `task_kind`.
-        kwargs: see `BaseVectorEnv`.
     """
 
     def __init__(
@@ -62,9 +59,7 @@ class BabyAIVectorEnv(EngineVectorEnv):
         return self.engine.states()
 
     def _begin(self, chosen: NDArray[np.bool_], seeds: Sequence[int | None] | None) -> None:
-        if seeds is not None:
-            self.engine.seed(seeds, chosen)
-        self.engine.begin(chosen)
+        super()._begin(chosen, seeds)
         self._kinds = self.engine.task_kinds()
 
     def _act(self, actions: NDArray[np.int64], idle: NDArray[np.bool_]) -> Moved:
