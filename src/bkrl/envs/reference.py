@@ -17,10 +17,7 @@ class ReferenceVectorEnv(BaseVectorEnv):
     Each environment reports `info["success"]` and has a `mission` attribute on its unwrapped self.
 
     Args:
-        env_spec: the facts of the id.
-        make: makes one environment.
-        num_envs: N.
-        kwargs: see `BaseVectorEnv`.
+        make: makes one environment; the others are those of `BaseVectorEnv`.
     """
 
     def __init__(self, env_spec: EnvSpec, make: Callable[[], Env[Any, Any]], num_envs: int, **kwargs: Any) -> None:

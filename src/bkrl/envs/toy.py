@@ -170,13 +170,7 @@ FAMILY = Toy("toy")
 
 
 class ToyVectorEnv(BaseVectorEnv):
-    """N toy envs, stepped at once.
-
-    Args:
-        env_id: a toy env.
-        num_envs: N.
-        kwargs: see `BaseVectorEnv`.
-    """
+    """N toy envs, stepped at once; see `BaseVectorEnv`."""
 
     def __init__(self, env_id: str, num_envs: int, **kwargs: Any) -> None:
         self.table, facts = _TABLES[env_id]

@@ -201,14 +201,8 @@ class ReferenceGame(crafter.Env):
 
 
 class CrafterEnv(BaseEnv):
-    """One Crafter env.
-
-    Args:
-        env_spec: the id's facts.
-        observation: "symbolic" (82,), "image" (64, 64, 3), or "both": a dict with these two keys; all uint8.
-        length: actions after which an episode is truncated; without it, the id's own limit.
-        subgoals: for a typed task, one of `tasks.SUBGOALS`.
-        render_mode: None or "rgb_array": the 64×64 picture, enlarged four times.
+    """One Crafter env, with the options of `vector.CrafterVectorEnv`. What it renders is its picture, four times as
+    large.
 
     `info` of every step: `success`, `inventory` and `achievements` (name → count), `player_pos` (x, y), `semantic`
     (64, 64) uint8 indexed [x, y] with crafter's own ids, and `discount` (0 after death); in typed envs

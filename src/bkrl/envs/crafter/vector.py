@@ -18,16 +18,13 @@ from bkrl.envs.vector import EngineVectorEnv, Moved, Obs, rows_of
 
 
 class CrafterVectorEnv(EngineVectorEnv):
-    """N Crafter envs.
+    """N Crafter envs; see `BaseVectorEnv`.
 
     Args:
-        env_spec: the id's facts.
-        num_envs: N.
         observation: "symbolic" (N, 82), "image" (N, 64, 64, 3), or "both": a dict with these two keys; all uint8.
         length: actions after which an episode is truncated; without it, the id's own limit.
         subgoals: for a typed task, one of `tasks.SUBGOALS`.
         threads: envs are split among this many threads; the results do not depend on it.
-        kwargs: see `BaseVectorEnv`.
 
     In typed envs `infos` always holds `action_success` and `eval_success`, (N,) bool: see `rules`. On steps that end
     an episode `infos` also holds `achievements` (N, 22) int32, how often each was unlocked in the

@@ -20,11 +20,9 @@ from bkrl.envs.vector import EngineVectorEnv, Moved, Obs
 
 
 class HousekeepVectorEnv(EngineVectorEnv):
-    """N Housekeep envs.
+    """N Housekeep envs; see `BaseVectorEnv`.
 
     Args:
-        env_spec: the id's facts.
-        num_envs: N.
         threads: envs are split among this many threads; the results do not depend on it.
         options: the env's own, see `options.settings`; and those of `BaseVectorEnv`.
 
