@@ -180,14 +180,11 @@ def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
     keys = [row.tobytes() for row in keyed]
     fresh = {key: i for i, key in enumerate(keys) if key not in _memo}
     if fresh:
-        if len(_memo) + len(fresh) > _MEMO_LIMIT:
-            texts = dict(zip(fresh, _captions(keyed[list(fresh.values())]), strict=True))
-            texts |= {key: _memo[key] for key in keys if key in _memo}
-            _memo.clear()
-            _memo.update(list(texts.items())[:_MEMO_LIMIT])
-            return [texts[key] for key in keys]
         _memo.update(zip(fresh, _captions(keyed[list(fresh.values())]), strict=True))
-    return [_memo[key] for key in keys]
+    captions = [_memo[key] for key in keys]
+    if len(_memo) > _MEMO_LIMIT:
+        _memo.clear()
+    return captions
 
 
 def checked(observations: NDArray[np.uint8]) -> NDArray[np.uint8]:

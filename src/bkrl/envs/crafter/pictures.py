@@ -15,14 +15,8 @@ TILE: Final = UNIT
 _PLAYER: Final = 64
 _ASLEEP: Final = 4
 _FIRST_FACING: Final = SPRITES.index("player-left")
-_SPRITE: Final = {
-    "cow": "cow",
-    "zombie": "zombie",
-    "skeleton": "skeleton",
-    "arrow": "arrow-up",
-    "plant": "plant",
-    "ripe_plant": "plant-ripe",
-}
+_SPRITE: Final = {"arrow": "arrow-up", "ripe_plant": "plant-ripe"}
+"""Where they are not called as the objects are."""
 
 
 def tile_maps(observations: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -42,5 +36,5 @@ def _tile(code: int) -> NDArray[np.uint8]:
     for name in OBJECTS:
         if code == CELL[name]:
             ground = "path" if name in ("skeleton", "arrow") else "grass"
-            return tiles().cells[SPRITES.index(_SPRITE[name]), CELL[ground]]
+            return tiles().cells[SPRITES.index(_SPRITE.get(name, name)), CELL[ground]]
     return tiles().cells[0, code]

@@ -11,10 +11,10 @@ import numpy as np
 
 from bkrl.core.jit import Int, helper, write
 from bkrl.envs.crafter.creatures import is_ripe
-from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
+from bkrl.envs.crafter.layout import CELL_NAMES, DAYLIGHT, FACING, INVENTORY, OBJECTS, SLEEPING, VIEW_COLUMNS, VIEW_ROWS
 from bkrl.envs.crafter.mt19937 import skip_words, uniforms
 from bkrl.envs.crafter.rules import ITEMS, MAX_ITEM
-from bkrl.envs.crafter.state import ARROW, COW, PLAYER, RIPE_PLANT, SKELETON, THE_PLAYER, ZOMBIE, inside
+from bkrl.envs.crafter.state import ARROW, PLAYER, RIPE_PLANT, THE_PLAYER, inside
 from bkrl.envs.crafter.textures import SPRITES, UNIT
 
 _DARK: Final = 0.5  # daylight below this brings noise
@@ -38,14 +38,10 @@ _LAST_FIELDS: Final = (
 )  # the last row of items begins at this line
 _ITEMS_RIGHT: Final = _TILE_LINE * ((len(ITEMS) - 1) % VIEW_COLUMNS + 1)
 
-_PLAYER_SPRITE: Final = SPRITES.index("player-left")
 _SLEEPER_SPRITE: Final = SPRITES.index("player-sleep")
-_COW_SPRITE: Final = SPRITES.index("cow")
-_ZOMBIE_SPRITE: Final = SPRITES.index("zombie")
-_SKELETON_SPRITE: Final = SPRITES.index("skeleton")
-_ARROW_SPRITE: Final = SPRITES.index("arrow-left")
-_PLANT_SPRITE: Final = SPRITES.index("plant")
 _RIPE_SPRITE: Final = SPRITES.index("plant-ripe")
+_FIRST_SPRITE: Final = np.array([[kind in str(one) for one in SPRITES].index(True) for kind in OBJECTS[:-1]])
+"""Of each kind of object from `PLAYER` on; where there are four, that which faces left."""
 
 
 @helper
@@ -226,14 +222,9 @@ def _tile_at(env: Any, objects: Any, x: Int, y: Int) -> tuple[Int, Int]:
         return np.int64(0), material
     thing = objects[at]
     kind = np.int64(thing.kind)
+    first = _FIRST_SPRITE[kind - PLAYER]
     if kind == PLAYER:
-        return _SLEEPER_SPRITE if env.sleeping else _PLAYER_SPRITE + np.int64(env.facing), material
-    if kind == COW:
-        return np.int64(_COW_SPRITE), material
-    if kind == ZOMBIE:
-        return np.int64(_ZOMBIE_SPRITE), material
-    if kind == SKELETON:
-        return np.int64(_SKELETON_SPRITE), material
+        return _SLEEPER_SPRITE if env.sleeping else first + np.int64(env.facing), material
     if kind == ARROW:
-        return _ARROW_SPRITE + np.int64(thing.timer), material
-    return np.int64(_RIPE_SPRITE if is_ripe(thing) else _PLANT_SPRITE), material
+        return first + np.int64(thing.timer), material
+    return np.int64(_RIPE_SPRITE) if is_ripe(thing) else first, material
