@@ -10,7 +10,7 @@ from bkrl.core.jit import helper, kernel
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.floors import corners_of, inside, on_floor, straight, view_map
 from bkrl.envs.housekeep.labels import holders, labels
-from bkrl.envs.housekeep.tables import floor, scene, scene_names
+from bkrl.envs.housekeep.tables import Floor, floor, scene, scene_names
 
 REACH: Final = 1.2
 """Metres from a receptacle's nearest floor to its nearest corner: farther ones cannot be reached (Housekeep's rule)."""
@@ -19,22 +19,13 @@ DRAWN: Final = 0.1
 _FAR: Final = 1e9
 
 
-class Ground(NamedTuple):
-    """The floor of one scene, as `floors` wants it."""
-
-    corners: NDArray[np.float64]
-    sides: NDArray[np.int64]
-    neighbours: NDArray[np.int64]
-    main: NDArray[np.bool_]
-
-
 class House(NamedTuple):
     """One scene. R receptacles, C places (corners where ways turn, then the R stands), W × H squares.
 
     Attributes:
         number: of the scene in `tables.scene_names()`.
         ground: its floor.
-        floor: height of the floor; camera: of the camera.
+        camera: height of the camera.
         open, origin: see `floors.view_map`.
         codes: (W', H') codes of the map without things, in squares of `DRAWN`.
         owner: (W', H') 1 + the receptacle that a square belongs to, 0 none.
@@ -52,8 +43,7 @@ class House(NamedTuple):
     """
 
     number: int
-    ground: Ground
-    floor: float
+    ground: Floor
     camera: float
     open: NDArray[np.uint8]
     origin: NDArray[np.float64]
@@ -85,7 +75,6 @@ class House(NamedTuple):
 def house(name: str) -> House:
     """The arrays of a scene."""
     known, ground = scene(name), floor(name)
-    own = Ground(ground.corners, ground.sides, ground.neighbours, ground.main)
     both = labels(name), labels(name, reduced=True)
     view, origin = view_map(name)
     codes, owner, squares, square_at = _maps(name)
@@ -97,12 +86,11 @@ def house(name: str) -> House:
     corners_inside, turning = corners_of(ground)
     nearest = np.hypot(*(known.nav[:, None] - corners_inside).transpose(2, 0, 1)).argmin(1)
     places = np.concatenate([corners_inside[turning], corners_inside[nearest]])
-    polygon, away, following = _ways(own, places)
+    polygon, away, following = _ways(ground, places)
     R = len(known.keys)
     return House(
         scene_names().index(name),
-        own,
-        ground.height,
+        ground,
         ground.height + 1.5,
         view,
         origin,
@@ -166,7 +154,7 @@ def _maps(name: str) -> tuple[NDArray[np.uint8], NDArray[np.int16], NDArray[np.f
     return codes, owner, np.array(squares), number
 
 
-def _ways(ground: Ground, places: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[Any]]:
+def _ways(ground: Floor, places: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[Any]]:
     """Polygons of places, lengths of the shortest ways between them, and the first place on each."""
     polygon = np.array([on_floor(ground, x, z) for x, z in places])
     away = np.full((len(places), len(places)), _FAR)

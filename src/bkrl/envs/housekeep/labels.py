@@ -22,7 +22,6 @@ class HouseLabels(NamedTuple):
         right: (R, O) bool, where things belong; an absent receptacle is never right.
         soft: (R, O) float64, the share of positive votes under the receptacle's exact name, 0 without.
         quality: (R, O) float64, the mean of 1 / rank over those who gave a positive one, 0 without.
-        typical: (R, O) bool, at least six negative votes under its exact name: where things lie in untidy houses.
         type_of: (R,) the annotated type of exactly its name, -1 where there is none.
     """
 
@@ -30,7 +29,6 @@ class HouseLabels(NamedTuple):
     right: NDArray[np.bool_]
     soft: NDArray[np.float64]
     quality: NDArray[np.float64]
-    typical: NDArray[np.bool_]
     type_of: NDArray[np.int64]
 
 
@@ -49,7 +47,6 @@ def labels(name: str, reduced: bool = False) -> HouseLabels:
         right_places(known, present),
         np.where(exact, said.positive[type_of] / ANNOTATORS, 0.0),
         np.where(exact, quality[type_of], 0.0),
-        exact & (said.negative[type_of] >= RIGHT_VOTES),
         type_of,
     )
 

@@ -19,7 +19,7 @@ miss by up to 11.2."""
 STEEPEST: Final = np.radians(30.0)
 _TALL: Final = 2.5
 _ROWS, _COLUMNS = layout.ROWS, layout.COLUMNS
-_MAP, _SQUARE, _FIRST, _THING = layout.MAP.stop, layout.SQUARE, layout.FIRST_CATEGORY, layout.THING
+_SQUARE, _THING = layout.SQUARE, layout.THING
 
 
 @helper
@@ -108,7 +108,7 @@ def look(env: Any, things: Any, squares: Any, house: Any) -> None:
     """Take in what is in view now. `squares`: (Q,) bool, the floor's squares that were seen in this episode."""
     look_for(env, things, house)
     axis, camera, room, origin = axes(env), house.camera, house.open, (house.origin[0], house.origin[1])
-    down, middles = house.floor - camera, house.squares
+    down, middles = house.ground.height - camera, house.squares
     for q in range(len(middles)):
         x, z = middles[q, 0], middles[q, 1]
         if squares[q] or not in_picture(x - env.x, down, z - env.z, axis):
