@@ -256,9 +256,7 @@ def programs(prompt: str) -> list[str]:
     """
     from bkrl.llm.rules.programs import crafter_programs
 
-    found = layout_of(prompt)
-    del found["actions"]
-    return crafter_programs(**found)
+    return crafter_programs(layout_of(prompt))
 
 
 def layout_of(prompt: str) -> dict[str, Any]:

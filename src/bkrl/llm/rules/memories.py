@@ -122,7 +122,7 @@ def programs_of_memory(family: str, prompt: str) -> list[str] | None:
     fields = {name: int(number) for number, name in re.findall(r"(\d+) (\w+)", found[1])}
     worth, steps = _STEPS[family]
     groups: dict[str, tuple[str, ...]] = {}
-    programs, said = [], advice_of(**layout_of(prompt)) if family == "Crafter" else ""
+    programs, said = [], advice_of(layout_of(prompt)) if family == "Crafter" else ""
     for more in steps:
         groups |= more
         named = [name for names in groups.values() for name in names]

@@ -1,5 +1,8 @@
 """The programs that the rules annotator writes when it is asked for a potential. They run only in the sandbox."""
 
+from collections.abc import Mapping
+from typing import Any
+
 _HEAD = '''
 FAR = 14  # actions to face the farthest visible thing, and a little more
 
@@ -40,11 +43,7 @@ def wasted(observations, actions, valid):
     return (bump & known).sum(axis=1), (useless & known).sum(axis=1), (back & known).sum(axis=1)
 '''
 
-_FIRST = (
-    '"""Be near something, best of all in front of it and facing it."""'
-    + "\n"
-    + _HEAD
-    + """
+_FIRST = """
 
 def potential(observations, actions, valid):
     steps = nearest(observations[:, -1])
@@ -52,14 +51,8 @@ def potential(observations, actions, valid):
     facing = (steps == 0).astype(float)
     return 0.7 * near + 0.3 * facing, {"near": 0.7 * near, "facing": 0.3 * facing}
 """
-)
 
-_SECOND = (
-    '"""Be near something and face it; do not waste actions on what has no effect."""'
-    + "\n"
-    + _HEAD
-    + _WASTE
-    + """
+_SECOND = """
 
 def potential(observations, actions, valid):
     steps = nearest(observations[:, -1])
@@ -75,14 +68,8 @@ def potential(observations, actions, valid):
     }
     return sum(parts.values()), parts
 """
-)
 
-_THIRD = (
-    '"""Be near something and face it, look where there is much to see, and do not waste actions."""'
-    + "\n"
-    + _HEAD
-    + _WASTE
-    + """
+_THIRD = """
 
 def potential(observations, actions, valid):
     now = observations[:, -1]
@@ -104,9 +91,15 @@ def potential(observations, actions, valid):
     }
     return sum(parts.values()), parts
 """
-)
 
-BABYAI = (_FIRST, _SECOND, _THIRD)
+BABYAI = (
+    '"""Be near something, best of all in front of it and facing it."""\n' + _HEAD + _FIRST,
+    '"""Be near something and face it; do not waste actions on what has no effect."""\n' + _HEAD + _WASTE + _SECOND,
+    '"""Be near something and face it, look where there is much to see, and do not waste actions."""\n'
+    + _HEAD
+    + _WASTE
+    + _THIRD,
+)
 
 _MEANT = '''
 NOUNS = {nouns}  # words of missions, and the kinds of objects that they name
@@ -285,22 +278,16 @@ def potential(observations, actions, valid):
 '''
 
 
-def crafter_programs(
-    *, columns: int, rows: int, cells: dict[str, int], facing: int, faced: list[int], items: dict[str, int]
-) -> list[str]:
-    """Three potentials for Crafter, with the numbers of the layout that the prompt gave."""
+def crafter_programs(layout: Mapping[str, Any]) -> list[str]:
+    """Three potentials for Crafter, with the numbers of the layout that the prompt gave (`crafter.layout_of`)."""
     names = ("water", "stone", "tree", "lava", "coal", "iron", "diamond", "table", "furnace")
     creatures = ("cow", "zombie", "skeleton", "ripe_plant")
     numbers = {
-        "cells": repr({name: cells[name] for name in (*names, *creatures)}),
-        "items": repr(items),
-        "view": columns * rows,
-        "columns": columns,
-        "rows": rows,
-        "facing": facing,
-        "faced": repr(faced),
-        "last_facing": len(faced) - 1,
-        "daylight": max(items.values()) + 2,
+        **layout,
+        "cells": {name: layout["cells"][name] for name in (*names, *creatures)},
+        "view": layout["columns"] * layout["rows"],
+        "last_facing": len(layout["faced"]) - 1,
+        "daylight": max(layout["items"].values()) + 2,
     }
     head, near = _CRAFTER_HEAD.format(**numbers), _CRAFTER_NEAR.format(**numbers)
     first, second, third = (text.format(**numbers) for text in (_CRAFTER_FIRST, _CRAFTER_SECOND, _CRAFTER_THIRD))

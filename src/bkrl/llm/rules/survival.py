@@ -5,7 +5,8 @@ made at a table, to eat and drink in time, to turn to monsters, to keep off lava
 nothing useful is in sight. No task is assumed. It runs only in the sandbox.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 _ADVICE = '''
 CELL = {cells}
@@ -128,28 +129,8 @@ _USES = {
 }
 
 
-def advice_of(
-    *,
-    columns: int,
-    rows: int,
-    cells: Mapping[str, int],
-    facing: int,
-    faced: Iterable[int],
-    items: Mapping[str, int],
-    actions: Mapping[str, int],
-) -> str:
-    """The function, with the numbers of the layout that the prompt gave."""
+def advice_of(layout: Mapping[str, Any]) -> str:
+    """The function, with the numbers of the layout that the prompt gave (`crafter.layout_of`)."""
     everything = tuple(cell for kinds in _USES.values() for cell in kinds)
-    uses = {"do": everything} if "do" in actions else _USES
-    return _ADVICE.format(
-        cells=dict(cells),
-        items=dict(items),
-        actions=dict(actions),
-        uses=uses,
-        faced=list(faced),
-        view=columns * rows,
-        columns=columns,
-        rows=rows,
-        facing=facing,
-        count=len(actions),
-    )
+    uses = {"do": everything} if "do" in layout["actions"] else _USES
+    return _ADVICE.format(**layout, uses=uses, view=layout["columns"] * layout["rows"], count=len(layout["actions"]))
