@@ -11,12 +11,12 @@ from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison
 from bkrl.report.costs import costs
 from bkrl.report.evaluations import Played, evaluated
-from bkrl.report.forms import forms_of
 from bkrl.report.groups import Trained
-from bkrl.report.model import FORMAT, Curves, EnvResults, GoalRow, Results, Said
+from bkrl.report.model import FORMAT, Curves, EnvResults, FormUse, GoalRow, Results, Said
 from bkrl.report.plots.figures import Figure, styles_of
 from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import annotator_of, answered, env_facts, facts_of_answers
+from bkrl.rewards.shaping import FORMS
 from bkrl.stats.crossings import StepsRatio
 
 
@@ -47,7 +47,7 @@ def results_of(
         problems=problems,
         threshold=threshold,
         envs=[results_in(comparison, figures, instead) for comparison, figures in compared],
-        forms=forms_of(trained),
+        forms=_forms_of(trained),
         evaluated=evaluated(played),
         evaluations=[one.row for one in played],
         costs=costs(chain),
@@ -83,6 +83,20 @@ def _models(chain: Chain, comparisons: Sequence[Comparison]) -> list[str]:
 def _by_rules(labels: Node) -> bool:
     annotator = str(labels.facts.get("annotator", ""))
     return labels.facts.get("llm", labels.config.get("llm")) == "rules" or "not a language model" in annotator
+
+
+def _forms_of(trained: Sequence[Trained]) -> list[FormUse]:
+    """One entry for each form and guarantee on the page, with the methods that use it."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for run in trained:
+        found.setdefault((run.form, run.guarantee), set()).add(run.alg)
+    order = list(FORMS)
+    known = sorted(found, key=lambda one: (order.index(one[0]) if one[0] in order else len(order), one))
+    added = {form: facts.added for form, facts in FORMS.items()}
+    return [
+        FormUse(form, sorted(found[form, kept]), added.get(form, ""), kept, kept.lower().startswith("none"))
+        for form, kept in known
+    ]
 
 
 def results_in(comparison: Comparison, figures: Sequence[Figure], instead: str = "") -> EnvResults:

@@ -16,9 +16,9 @@ from bkrl.methods import find_method, with_setting
 from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
-from bkrl.report.forms import form_of, guarantee_of
 from bkrl.report.groups import NO_EFFECT, SUCCESS, Trained
 from bkrl.report.provenance import Chain, Node
+from bkrl.rewards.shaping import FORMS
 from bkrl.stats.curves import series_of
 from bkrl.verbs import VERBS
 
@@ -79,7 +79,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
     settings, ancestors = node.config, chain.ancestors(node)
     made = chain.input(node, "potential")
     alg = str(settings.get("alg", node.facts.get("alg")))
-    answers, form = [a for a in ancestors if answered(a)], form_of(alg, node.facts)
+    answers, form = [a for a in ancestors if answered(a)], _form_of(alg, node.facts)
     if form in ("advice", "start"):  # where a model told the advice, it does not matter who made Φ
         answers = [a for a in answers if a.stage == "train-rm"] or answers
     return Trained(
@@ -96,10 +96,23 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         potential=_hash(node, "potential") or _hash(node, "data"),
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),
         form=form,
-        guarantee=guarantee_of(alg, node.facts),
+        guarantee=_guarantee_of(form, node.facts),
         empty=form in ADVISED
         and EMPTY in (node.facts.get("advice"), made and advice_source(made.facts.get("training", {}))),
     )
+
+
+def _form_of(alg: str, facts: Mapping[str, Any]) -> str:
+    """The form of shaping of a run; its method's where an early manifest names none."""
+    method = find_method(alg)
+    found = str(facts.get("form", "none"))
+    return method.form if method is not None and found == "none" else found
+
+
+def _guarantee_of(form: str, facts: Mapping[str, Any]) -> str:
+    """What a form keeps, as the run's manifest says."""
+    said = facts.get("guarantee") if facts.get("form") == form else None
+    return str(said or (FORMS[form].guarantee if form in FORMS else ""))
 
 
 def _hash(node: Node | None, name: str) -> str:
