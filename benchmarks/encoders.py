@@ -29,11 +29,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from bkrl.envs import family, make_vec, situations
 from bkrl.inspect.quality import segments
 from bkrl.labelers.tables import dataset_of
 from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
-from bkrl.potentials.goal.kind import read
+from bkrl.potentials.goal import kind as goal
 from bkrl.potentials.goal.texts import clauses
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
@@ -190,6 +190,11 @@ class Centred:
         return unit(self._encoder(texts) - means).astype(np.float32)
 
 
+def centred(name: str, said: Set[str], goals: Sequence[str]) -> Centred:
+    """An encoder by its name, less the means of what is said and of goals."""
+    return Centred(fit_encoder(name, said, goals), sorted(said), goals)
+
+
 class Raw:
     """Φ of a potential that is not stored."""
 
@@ -206,11 +211,9 @@ def worth(labels: Path, encoder: str, found: dict[str, Any]) -> None:
     data = dataset_of(run, dataset_at(run))
     rows = end_to_end(len(data.actions), SCALE_WINDOWS)
     for variant in ("as it is", "without their means", "hash"):
-        made = read(run, data, shuffle=None, encoder="hash" if variant == "hash" else encoder)
-        if variant == "without their means":
-            said = sorted({one for caption in data.caption_texts for one in clauses(caption)})
-            made = replace(made, encoder=Centred(made.encoder, said, made.goals))
-        fitted = made.fit(1, Reporter())
+        with patch.object(goal, "fit_encoder", centred if variant == "without their means" else fit_encoder):
+            make = goal.read(run, data, shuffle=None, encoder="hash" if variant == "hash" else encoder)
+        fitted = make(1, Reporter())
         values = raw_values(fitted, rows, Reporter(), "")
         scale = scale_of(fitted.raw, values)
         potential: Any = Raw(fitted.raw, scale)

@@ -94,8 +94,7 @@ def measure(labels: Path, env_id: str, episodes: int, seeds: range) -> dict[str,
     """Success rates of the program of a label run."""
     run = Run.open(labels, "label")
     dataset = Dataset.open(dataset_at(run, None))
-    program = read(run, dataset, shuffle=None)
-    raw = program.fit(0, Reporter()).raw
+    raw = read(run, dataset, shuffle=None)(0, Reporter()).raw
     table = raw.advises(len(env_spec(env_id).action_names))
     if table is None:
         raise SystemExit(f"The program of {labels} gives no advice; label a dataset of Crafter --with-memory.")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -20,7 +18,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Reads, Windows
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.llm.rules.proposals import WEIGHT
-from bkrl.potentials.kinds import Fitted, LabelledKind, Shuffle, permuted
+from bkrl.potentials.kinds import Fitted, LabelledKind, Maker, Shuffle, permuted
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
 from bkrl.sandbox.check import parameters
@@ -122,39 +120,14 @@ class CodeTable:
         self.sandbox.close()
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program to be made a potential, and what is known of it."""
+def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, bounds: str = "") -> Maker:
+    """The chosen program of a label run; `bounds`: its lowest and highest value, as LO,HI (as it was measured: "").
 
-    source: str
-    dataset: Dataset
-    facts: Mapping[str, Any]
-    words: MissionWords | None = None
-    memory: tuple[str, ...] = ()
-    bounds: tuple[float, float] | None = None
-
-    @property
-    def advises(self) -> bool:
-        """Whether the program itself says something of actions."""
-        return _advises(ast.parse(self.source))
-
-    def fit(self, seed: int, reporter: Reporter) -> Fitted:
-        """The program, once it has behaved on windows of the dataset."""
-        raw = CodeRaw(self.source, self.dataset.obs_shape, HORIZON, words=self.words, memory=self.memory)
-        raw.bounds = self.bounds or raw.bounds
-        reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
-        rows = end_to_end(len(self.dataset.actions), _PROBATION)
-        probation(raw.sandbox, self.dataset.windows(rows, HORIZON), seed)
-        return Fitted("code", raw, self.dataset, {**self.facts, "sandbox": raw.sandbox.level})
-
-
-def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, bounds: str = "") -> Program:
-    """The chosen program of a label run; `bounds`: its lowest and highest value, as LO,HI (as it was measured: "")."""
-    rows = [row for row in labels_of(labels) if row["chosen"]]
-    if len(rows) != 1:
-        raise InputError(f"{labels.path} has no chosen program; label again.")
-    facts = {"candidate": rows[0]["candidate_id"], "round": rows[0]["round"]}
-    program = str(rows[0]["program"])
+    It becomes a potential once it has behaved on windows of the dataset.
+    """
+    row = _chosen(labels)
+    facts = {"candidate": row["candidate_id"], "round": row["round"]}
+    program = str(row["program"])
     if shuffle is not None:
         weights = [float(part[2]) for part in WEIGHT.finditer(program)]
         if len(set(weights)) < 2:
@@ -164,8 +137,29 @@ def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, bounds: str 
             )
         dealt = iter(permuted(len(weights), shuffle))
         program = WEIGHT.sub(lambda part: f"{part[1]}{weights[next(dealt)]}{part[3]}", program)
-    scale = _bounds(bounds)
-    return Program(program, dataset, facts, mission_words(labels, dataset), memory_names(labels, dataset), scale)
+    scale, words, memory = _bounds(bounds), mission_words(labels, dataset), memory_names(labels, dataset)
+
+    def make(seed: int, reporter: Reporter) -> Fitted:
+        raw = CodeRaw(program, dataset.obs_shape, HORIZON, words=words, memory=memory)
+        raw.bounds = scale or raw.bounds
+        reporter.say(f"The program runs in a sandbox of level {raw.sandbox.level}.")
+        rows = end_to_end(len(dataset.actions), _PROBATION)
+        probation(raw.sandbox, dataset.windows(rows, HORIZON), seed)
+        return Fitted("code", raw, dataset, {**facts, "sandbox": raw.sandbox.level})
+
+    return make
+
+
+def advises(labels: Run) -> bool:
+    """Whether the chosen program of a label run itself says something of actions."""
+    return _advises(ast.parse(str(_chosen(labels)["program"])))
+
+
+def _chosen(labels: Run) -> dict[str, Any]:
+    rows = [row for row in labels_of(labels) if row["chosen"]]
+    if len(rows) != 1:
+        raise InputError(f"{labels.path} has no chosen program; label again.")
+    return rows[0]
 
 
 def _bounds(text: str) -> tuple[float, float] | None:

@@ -5,9 +5,6 @@
 is the same in every state, with Φ = 0.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,7 +14,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Reads, Windows
 from bkrl.labelers.tables import memory_names, mission_words
-from bkrl.potentials.kinds import Fitted, MadeKind, of_labels
+from bkrl.potentials.kinds import Fitted, MadeKind, Maker, of_labels
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference import load as load_network
 from bkrl.potentials.preference.kind import net_config
@@ -38,35 +35,27 @@ class Zero(Raw):
         return np.zeros(len(windows))
 
 
-@dataclass(frozen=True)
-class Unlabelled:
-    """A control that nothing has to be fitted for: what makes it from a seed."""
-
-    kind: str
-    dataset: Dataset
-    make: Callable[[int], Raw]
-
-    def fit(self, seed: int, reporter: Reporter) -> Fitted:
-        """The control as it is."""
-        return Fitted(self.kind, self.make(seed), self.dataset, {})
+def zero(dataset: Dataset, horizon: int) -> Maker:
+    """Φ = 0, which sees so many past actions."""
+    return lambda seed, reporter: Fitted("zero", Zero(horizon), dataset, {})
 
 
-def read_zero(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
+def read_zero(labels: Run, dataset: Dataset, *, shuffle: None) -> Maker:
     """Φ = 0, which sees as far back as the potential that it stands for."""
-    horizon = of_labels(labels).horizon(labels)
-    return Unlabelled("zero", dataset, lambda seed: Zero(horizon))
+    return zero(dataset, of_labels(labels).horizon(labels))
 
 
-def read_random(labels: Run, dataset: Dataset, *, shuffle: None) -> Unlabelled:
+def read_random(labels: Run, dataset: Dataset, *, shuffle: None) -> Maker:
     """A preference network with its initial weights, which sees what the potential that it stands for sees."""
     words, memory = mission_words(labels, dataset), memory_names(labels, dataset)
     config = net_config(dataset, of_labels(labels).horizon(labels), words, len(memory))
 
-    def make(seed: int) -> PreferenceRaw:
+    def make(seed: int, reporter: Reporter) -> Fitted:
         torch.manual_seed(derive_seed(seed, "control", "random"))
-        return PreferenceRaw(PreferenceNet(config, () if words is None else words.words), memory=memory)
+        net = PreferenceNet(config, () if words is None else words.words)
+        return Fitted("random", PreferenceRaw(net, memory=memory), dataset, {})
 
-    return Unlabelled("random", dataset, make)
+    return make
 
 
 def silenced(fitted: Fitted) -> Fitted:

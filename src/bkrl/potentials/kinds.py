@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from bkrl.core.reporter import Reporter
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bkrl.core.reporter import Reporter
     from bkrl.data.dataset import Dataset
     from bkrl.potentials.protocol import Artefact, Raw
     from bkrl.runs.record import Run
@@ -45,15 +46,10 @@ class Fitted(NamedTuple):
     facts: Mapping[str, Any]
 
 
-class Material(Protocol):
-    """What a potential is made from, once it has been read and found fit for it."""
-
-    def fit(self, seed: int, reporter: Reporter) -> Fitted:
-        """Make the potential, and say what a person should know of how that went.
-
-        Raises:
-            RunFailed: a program failed in the sandbox.
-        """
+Maker = Callable[[int, Reporter], Fitted]
+"""Makes the potential of what has been read, from a seed, and says what a person should know of how that went.
+RunFailed where a program fails in the sandbox.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,13 +70,13 @@ class MadeKind(Kind):
     """One that train-rm makes.
 
     Attributes:
-        read: `read(labels, dataset, shuffle=…, **settings)` → what it is made from; `shuffle`: None to leave the labels
-            as they are. InputError where no potential can be made of them, UsageError for a setting that this kind
+        read: `read(labels, dataset, shuffle=…, **settings)` → what makes it; `shuffle`: None to leave the labels as
+            they are. InputError where no potential can be made of them, UsageError for a setting that this kind
             cannot have.
         settings: the settings of train-rm that `read` takes.
     """
 
-    read: Callable[..., Material]
+    read: Callable[..., Maker]
     settings: tuple[str, ...] = ()
 
 

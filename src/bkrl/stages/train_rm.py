@@ -23,9 +23,9 @@ from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.advice import enough
 from bkrl.potentials.build import learn_advice, store
-from bkrl.potentials.code import Program
+from bkrl.potentials.code import advises
 from bkrl.potentials.config import TrainRmConfig
-from bkrl.potentials.kinds import Material, Shuffle, made_from
+from bkrl.potentials.kinds import Maker, Shuffle, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.potentials.told import told_by
@@ -55,7 +55,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     control, seed = config.control, config.seed
     kind = made_from(labels, control) if labelled else None
     session: AskSession | None = None
-    material: Material | None = None
+    make: Maker | None = None
     if config.part != "whole" and control in ("zero", "constant"):
         raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     shuffle = Shuffle(seed, config.shuffled_share) if control == "shuffled" else None
@@ -65,16 +65,16 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         if kind is not None:
             dataset = dataset_of(labels, source)
             settings = {name: vars(config)[name] for name in kind.settings}
-            material = kind.read(labels, dataset, shuffle=shuffle, **settings)
+            make = kind.read(labels, dataset, shuffle=shuffle, **settings)
         else:
             dataset = Dataset.open(source)
-            material = controls.Unlabelled("zero", dataset, lambda seed: controls.Zero(1))
-        said = session is not None or control == "zero" or (isinstance(material, Program) and material.advises)
-        if not said or config.part != "whole":
+            make = controls.zero(dataset, 1)
+        own = kind is not None and kind.name == "code" and advises(labels)
+        if config.part != "whole" or not (own or session is not None or control == "zero"):
             enough(len(dataset.actions))
     inputs = {"labels": config.labels, "dataset": source} if labelled else {"dataset": source}
     result = Run.begin(config, "train-rm", inputs, reporter)
-    if material is None or result.complete:
+    if make is None or result.complete:
         return result
     known = control == "none" and str(labels.facts.get("llm")).partition(":")[0] not in UNINFORMED
     doubted = at_chance(labels.facts.get("quality", {})) if known else []
@@ -85,7 +85,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         session.keep_account(result.path)
         record, wanted, answers = told_by(session, dataset, config.advice_captions, shuffle)
         told, answers = (record, wanted), {"asked": {"llm": config.advice, **answers, "usage": session.facts()}}
-    fitted = material.fit(seed, reporter)
+    fitted = make(seed, reporter)
     same = control == "constant"
     psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps, told=told)
     advice |= answers

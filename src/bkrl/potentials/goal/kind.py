@@ -18,74 +18,20 @@ from bkrl.labelers.tables import labels_of, memory_names, mission_words
 from bkrl.potentials.goal import HORIZON, TOP, GoalIndex, GoalRaw, load
 from bkrl.potentials.goal.reached import measure
 from bkrl.potentials.goal.texts import Texts, clauses, on_grid
-from bkrl.potentials.kinds import Fitted, LabelledKind, Shuffle, permuted
+from bkrl.potentials.kinds import Fitted, LabelledKind, Maker, Shuffle, permuted
 from bkrl.runs.record import Run
-from bkrl.text.encoders import TextEncoder, fit_encoder
+from bkrl.text.encoders import fit_encoder
 
 _MEASURED = 8192  # windows of the dataset that the threshold is measured on
 
 
-@dataclass(frozen=True)
-class Suggestions:
-    """What was suggested for which moments.
+def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, encoder: str) -> Maker:
+    """The goals of a label run, of which the index is made and the threshold measured.
 
-    Attributes:
-        dataset: of the moments.
-        encoder: of texts.
-        rows: (K,) the dataset's row at which each moment ends.
-        goals: distinct texts; suggested: for each moment the numbers of its goals.
-        said: distinct clauses of the dataset's captions.
-        reads_missions: whether moments are told apart by their missions, too.
-        memory: fields of the memory of episodes, where it is read.
-        shuffle: of a control, see `measure`.
-    """
-
-    dataset: Dataset
-    encoder: TextEncoder
-    rows: NDArray[np.int64]
-    goals: list[str]
-    suggested: Sequence[Sequence[int]]
-    said: int
-    reads_missions: bool = False
-    memory: tuple[str, ...] = ()
-    shuffle: Shuffle | None = None
-
-    def fit(self, seed: int, reporter: Reporter) -> Fitted:
-        """Make the index, and measure the threshold."""
-        data, encoder = self.dataset, self.encoder
-        describe = captioner(data.env_id, data.language)
-        reporter.say(f"Embedding {self.said:,} distinct clauses and {len(self.goals):,} goals with {encoder.name}.")
-        texts = Texts(encoder, describe, data.action_names)
-        moments = data.windows(self.rows, HORIZON).numbered()
-        index = build_index(texts, moments, self.suggested, self.goals, self.reads_missions)
-        reached = measure(self.goals, encoder, data, self.memory, self.shuffle) if self.memory else None
-        raw = GoalRaw(
-            index,
-            encoder,
-            describe,
-            data.action_names,
-            0.0,
-            language=data.language,
-            reads_missions=self.reads_missions,
-            reached=reached,
-        )
-        sample = data.windows(end_to_end(len(data.actions), _MEASURED), HORIZON).numbered()
-        found = calibrate(raw, sample, generator(seed, "goal", "threshold"))
-        raw.threshold = found.threshold
-        reporter.say(
-            f"{len(self.goals)} goals for {len(index.keys)} moments; threshold {found.threshold:.3f} with encoder "
-            f"{encoder.name}, and {percent(found.above, 1)} of the windows above it."
-        )
-        counts = {"encoder": encoder.name, "goals": len(self.goals), "moments": len(index.keys)}
-        if reached is None:
-            return Fitted("goal", raw, data, {**counts, **asdict(found)})
-        how = "goals mean" if self.shuffle is None else "there are drawn, as many as goals mean,"
-        reporter.say(f"Of what memory counts {how} {', '.join(reached.names)}.")
-        return Fitted("goal", raw, data, {**counts, **asdict(found), "reached": reached.names})
-
-
-def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, encoder: str) -> Suggestions:
-    """The goals of a label run, and an encoder for them and the dataset's captions.
+    Args:
+        labels, dataset: where goals were suggested.
+        shuffle: of a control; see `measure`, too.
+        encoder: of the goals and the dataset's captions, by its name.
 
     Raises:
         InputError: there is no goal, or the encoder's model is not there.
@@ -108,8 +54,39 @@ def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, encoder: str
     ends = np.array([dataset.rows(segment)[-1] for segment, _ in moments.values()], np.int64)
     said = {clause for caption in dataset.caption_texts for clause in clauses(caption)}
     reads, memory = mission_words(labels, dataset) is not None, memory_names(labels, dataset)
-    found = fit_encoder(encoder, said, goals)
-    return Suggestions(dataset, found, ends, goals, suggested, len(said), reads, memory, shuffle)
+    embed = fit_encoder(encoder, said, goals)
+
+    def make(seed: int, reporter: Reporter) -> Fitted:
+        describe = captioner(dataset.env_id, dataset.language)
+        reporter.say(f"Embedding {len(said):,} distinct clauses and {len(goals):,} goals with {embed.name}.")
+        texts = Texts(embed, describe, dataset.action_names)
+        index = build_index(texts, dataset.windows(ends, HORIZON).numbered(), suggested, goals, reads)
+        reached = measure(goals, embed, dataset, memory, shuffle) if memory else None
+        raw = GoalRaw(
+            index,
+            embed,
+            describe,
+            dataset.action_names,
+            0.0,
+            language=dataset.language,
+            reads_missions=reads,
+            reached=reached,
+        )
+        sample = dataset.windows(end_to_end(len(dataset.actions), _MEASURED), HORIZON).numbered()
+        found = calibrate(raw, sample, generator(seed, "goal", "threshold"))
+        raw.threshold = found.threshold
+        reporter.say(
+            f"{len(goals)} goals for {len(index.keys)} moments; threshold {found.threshold:.3f} with encoder "
+            f"{embed.name}, and {percent(found.above, 1)} of the windows above it."
+        )
+        counts = {"encoder": embed.name, "goals": len(goals), "moments": len(index.keys)}
+        if reached is None:
+            return Fitted("goal", raw, dataset, {**counts, **asdict(found)})
+        how = "goals mean" if shuffle is None else "there are drawn, as many as goals mean,"
+        reporter.say(f"Of what memory counts {how} {', '.join(reached.names)}.")
+        return Fitted("goal", raw, dataset, {**counts, **asdict(found), "reached": reached.names})
+
+    return make
 
 
 def build_index(

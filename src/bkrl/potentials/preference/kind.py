@@ -1,8 +1,8 @@
 """Preference potentials from a label run: which pairs count, and the networks that are trained on them."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from bkrl.envs.family import EnvSpec
 from bkrl.envs.symbols import Symbols
 from bkrl.labelers.quality import agreement_of
 from bkrl.labelers.tables import labels_of, memory_names, mission_words
-from bkrl.potentials.kinds import Fitted, LabelledKind, Shuffle, permuted
+from bkrl.potentials.kinds import Fitted, LabelledKind, Maker, Shuffle, permuted
 from bkrl.potentials.preference import load
 from bkrl.potentials.preference.fit import Fit, Pairs, enough, fit
 from bkrl.potentials.preference.net import NetConfig
@@ -26,56 +26,14 @@ _HORIZON = 5
 """What a control sees where no pair says how long segments are."""
 
 
-@dataclass(frozen=True)
-class Preferences:
-    """Labelled pairs, enough of them to train, stop and test on, and how to train.
-
-    Attributes:
-        dataset: of the pairs.
-        pairs: those that count.
-        net: sizes of a network.
-        ensemble: networks to train; epochs: most passes of each.
-        facts: min_agreement, pairs_left_out: where answers that disagree were left out; labels_kept: of a shuffled
-            control, the share of pairs whose label still prefers the same one (a tie is half).
-        words: of missions, memory: fields of the memory of episodes, where they are read.
-    """
-
-    dataset: Dataset
-    pairs: Pairs
-    net: NetConfig
-    ensemble: int
-    epochs: int
-    facts: Mapping[str, Any]
-    words: MissionWords | None = None
-    memory: tuple[str, ...] = ()
-
-    def fit(self, seed: int, reporter: Reporter) -> Fitted:
-        """Train the networks."""
-        if (left_out := self.facts.get("pairs_left_out")) is not None:
-            reporter.say(
-                f"{left_out:,} of {left_out + len(self.pairs):,} labelled pairs are left out: the share of their "
-                f"commonest answer is below {self.facts['min_agreement']:g}."
-            )
-        with reporter.progress("train preference network", self.epochs * self.ensemble, "epochs") as update:
-            raw, found = fit(
-                self.pairs,
-                self.net,
-                seed=seed,
-                ensemble=self.ensemble,
-                epochs=self.epochs,
-                on_epoch=lambda done, accuracy: update(done, f"validation accuracy {percent(accuracy, 1)}"),
-                words=self.words,
-                memory=self.memory,
-            )
-        for sentence in _sentences(found, self.epochs):
-            reporter.say(sentence)
-        return Fitted("preference", raw, self.dataset, {**asdict(found), **self.facts})
-
-
 def read(
     labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, ensemble: int, epochs: int, min_agreement: float
-) -> Preferences:
-    """The labelled pairs of a run, without those of whose answers less than `min_agreement` agree."""
+) -> Maker:
+    """The labelled pairs of a run, without those of whose answers less than `min_agreement` agree, to train on.
+
+    Facts of the potential: min_agreement, pairs_left_out where answers that disagree were left out; labels_kept of a
+    shuffled control, the share of pairs whose label still prefers the same one (a tie is half).
+    """
     rows = [(row, agreement) for row in labels_of(labels) if (agreement := agreement_of(row)) is not None]
     if not rows:
         raise InputError(f"{labels.path} has no usable label; look at its responses.parquet, and label again.")
@@ -105,7 +63,29 @@ def read(
         facts |= {"min_agreement": min_agreement, "pairs_left_out": len(rows) - len(kept)}
     words, memory = mission_words(labels, dataset), memory_names(labels, dataset)
     net = net_config(dataset, length, words, len(memory))
-    return Preferences(dataset, pairs, net, ensemble, epochs, facts, words, memory)
+
+    def make(seed: int, reporter: Reporter) -> Fitted:
+        if (left_out := facts.get("pairs_left_out")) is not None:
+            reporter.say(
+                f"{left_out:,} of {left_out + len(pairs):,} labelled pairs are left out: the share of their "
+                f"commonest answer is below {min_agreement:g}."
+            )
+        with reporter.progress("train preference network", epochs * ensemble, "epochs") as update:
+            raw, found = fit(
+                pairs,
+                net,
+                seed=seed,
+                ensemble=ensemble,
+                epochs=epochs,
+                on_epoch=lambda done, accuracy: update(done, f"validation accuracy {percent(accuracy, 1)}"),
+                words=words,
+                memory=memory,
+            )
+        for sentence in _sentences(found, epochs):
+            reporter.say(sentence)
+        return Fitted("preference", raw, dataset, {**asdict(found), **facts})
+
+    return make
 
 
 def horizon(labels: Run) -> int:

@@ -1,36 +1,24 @@
 """A preference potential that is fitted anew at fixed steps of training, on what was preferred until then."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed
-from bkrl.data.windows import Reads, Rollout, Windows
+from bkrl.data.windows import Rollout, Windows
 from bkrl.envs.family import EnvSpec
 from bkrl.labelers.live import LiveComparisons
+from bkrl.potentials.controls import Zero
 from bkrl.potentials.kinds import Shuffle, permuted
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference.fit import Pairs, fit
 from bkrl.potentials.preference.kind import net_config
 from bkrl.potentials.preference.net import PreferenceNet
-from bkrl.potentials.protocol import Artefact, Potential, Scale, Scaled
-
-
-@dataclass
-class Silent:
-    """Φ = 0, before anything is known."""
-
-    reads: Reads
-
-    def __call__(self, windows: Windows) -> NDArray[np.float32]:
-        """(B,) zeros."""
-        return np.zeros(len(windows), np.float32)
+from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
 
 
 class LivePreferences:
@@ -64,7 +52,7 @@ class LivePreferences:
         self.comparisons, self.env_spec = comparisons, env_spec
         self.every, self.until, self.epochs, self.seed, self.shuffled = every, until, epochs, seed, shuffled
         self.config = net_config(env_spec, comparisons.length)
-        self.potential: Potential = Silent(Reads(comparisons.length))
+        self.potential = self._scaled(Zero(comparisons.length), Scale(-1.0, 0.0))  # before anything is known
         self.steps = self.fits = self.fitted = 0
         self.accuracy = float("nan")
 
@@ -100,7 +88,7 @@ class LivePreferences:
             return
         self.fits, self.accuracy = self.fits + 1, found.accuracy
 
-    def _scaled(self, raw: PreferenceRaw, scale: Scale) -> Scaled:
+    def _scaled(self, raw: Raw, scale: Scale) -> Scaled:
         env_spec = self.env_spec
         shape, names = env_spec.obs_shape, env_spec.action_names
         return Scaled(
@@ -110,7 +98,7 @@ class LivePreferences:
     def state(self) -> dict[str, Any]:
         arrays: dict[str, Any] = {f"comparisons.{name}": one for name, one in self.comparisons.state().items()}
         arrays["counts"] = np.array([self.steps, self.fits, self.fitted])
-        if isinstance(self.potential, Scaled) and isinstance(raw := self.potential.raw, PreferenceRaw):
+        if isinstance(raw := self.potential.raw, PreferenceRaw):
             scale = self.potential.artefact.scale
             arrays["scale"] = np.array([scale.lo, scale.hi, raw.temperature, self.accuracy])
             arrays |= {f"network.{name}": tensor for name, tensor in raw.nets[0].state_dict().items()}
