@@ -8,6 +8,7 @@ path that is `None` gets the default written in its help. This module imports no
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -206,12 +207,8 @@ class PPOConfig:
             )
 
 
-@dataclass(frozen=True)
-class ExplorerConfig(PPOConfig):
-    """PPO of an explorer, whose novelty is measured over long rollouts."""
-
-    num_steps: NumSteps = 128
-    num_minibatches: NumMinibatches = 8
+ExplorerConfig = partial(PPOConfig, num_steps=128, num_minibatches=8)
+"""PPO of an explorer, whose novelty is measured over long rollouts."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +257,7 @@ class CollectConfig:
     threads: Threads = 1
     track: Track = "none"
     fresh: Fresh = False
-    ppo: ExplorerConfig = field(default_factory=ExplorerConfig)
+    ppo: PPOConfig = field(default_factory=ExplorerConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
 
     @property
