@@ -98,16 +98,11 @@ def explorer(settings: RNDSettings, ext_coef: float, int_gamma: float) -> PPO:
     Raises:
         UsageError: both weights are 0, or settings that cannot work.
     """
-    from bkrl.rewards.streams import EnvReward
-
     if ext_coef == 0 and settings.int_coef == 0:
         raise UsageError("With --ext-coef 0 and --int-coef 0 the explorer is paid for nothing; raise one of them.")
     setup = set_up(settings)
-    streams: list[RewardStream] = []
-    if ext_coef > 0:
-        streams.append(EnvReward(gamma=settings.ppo.gamma, coef=ext_coef))
-    if settings.int_coef > 0:
-        streams.append(_novelty(settings, setup, gamma=int_gamma))
+    streams = [env_reward(settings, ext_coef)] if ext_coef > 0 else []
+    streams += [_novelty(settings, setup, int_gamma)] if settings.int_coef > 0 else []
     return learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams)
 
 

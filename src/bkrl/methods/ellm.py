@@ -16,7 +16,7 @@ from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.goals import GoalSettings, source_of
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import defect_facts, form_facts
+from bkrl.methods.settings import defect_facts, form_facts, learning
 from bkrl.methods.values import GuidedSettings, begin, value_agent, with_epsilon
 
 if TYPE_CHECKING:
@@ -115,22 +115,11 @@ def _training(
     """A learner of this class and with these hyper-parameters, and what the run says of it."""
     from bkrl.goals.source import TASK
 
-    more = {"shared_readers": "e5" in settings.defects} if isinstance(settings, EllmDQNSettings) else {}
-    learner = learner_class(
-        parts.envs,
-        agent,
-        parts.streams,
-        config,
-        total_steps=settings.steps,
-        seed=settings.seed,
-        hardware=parts.hardware,
-        goals=parts.tracker,
-        bootstrap_truncated="b10" not in settings.defects,
-        **more,
-    )
+    how = learning(settings, parts.hardware, settings.defects) | {"goals": parts.tracker}
+    how |= {"shared_readers": "e5" in settings.defects} if isinstance(settings, EllmDQNSettings) else {}
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTraining(
-        learner,
+        learner_class(parts.envs, agent, parts.streams, config, **how),
         form_facts(form) | {"view": "symbolic"} | defect_facts(settings.defects),
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],

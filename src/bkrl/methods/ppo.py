@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from bkrl.core.config import CONVOLUTIONAL, Mission, Network, PPOConfig, View
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts
+from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts, learning
 
 if TYPE_CHECKING:
     from bkrl.agents.network import NetworkAgent
@@ -114,18 +114,8 @@ def learner_of(
     """PPO with this agent, untrained; `settings` have `ppo`, `steps` and `seed`; `more` goes to PPO."""
     from bkrl.learn.ppo import PPO
 
-    return PPO(
-        setup.envs,
-        agent,
-        streams,
-        settings.ppo,
-        total_steps=settings.steps,
-        bootstrap_truncated="b10" not in defects,
-        broadcast_values="g7" in defects,
-        seed=settings.seed,
-        hardware=setup.hardware,
-        **more,
-    )
+    how = learning(settings, setup.hardware, defects) | more
+    return PPO(setup.envs, agent, streams, settings.ppo, broadcast_values="g7" in defects, **how)
 
 
 def env_reward(settings: Any, coef: float = 1.0) -> RewardStream:

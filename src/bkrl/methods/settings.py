@@ -44,6 +44,12 @@ class PublishedDefects(TrainRsConfig):
         return None
 
 
+def learning(settings: TrainRsConfig, hardware: Any, defects: frozenset[str]) -> dict[str, Any]:
+    """What a learner on rollouts is told of every run, on this hardware and with these defects."""
+    how = {"total_steps": settings.steps, "seed": settings.seed, "hardware": hardware}
+    return how | {"bootstrap_truncated": "b10" not in defects}
+
+
 def defect_facts(defects: frozenset[str]) -> dict[str, Any]:
     """What the manifest says of a run with these defects; {} without."""
     from bkrl.rewards.upstream import guarantee, named

@@ -14,7 +14,7 @@ from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.learn.settings import DQNConfig, PQNConfig
 from bkrl.methods.curiosity import ALPHA, FIRST_VISIT, curious
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts
+from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts, learning
 
 if TYPE_CHECKING:
     from torch import nn
@@ -191,16 +191,7 @@ def build(settings: ValueSettings) -> Training:
     learner: Any = PQN if isinstance(config, PQNConfig) else DQN
     form = "none" if settings.curiosity == "none" else "novelty"
     return Training(
-        learner(
-            envs,
-            agent,
-            streams,
-            config,
-            total_steps=settings.steps,
-            seed=settings.seed,
-            hardware=hardware,
-            bootstrap_truncated="b10" not in settings.defects,
-        ),
+        learner(envs, agent, streams, config, **learning(settings, hardware, settings.defects)),
         form_facts(form) | {"view": "symbolic"} | defect_facts(settings.defects),
         iteration_steps=config.num_envs * config.num_steps,
     )
