@@ -13,8 +13,6 @@ class BkrlError(Exception):
 class RunFailed(BkrlError):
     """The work itself failed: training diverged, a program was killed, an endpoint refused."""
 
-    exit_code = 1
-
 
 class UsageError(BkrlError):
     """A flag, name or combination of them that cannot mean anything."""

@@ -43,19 +43,13 @@ class Check:
 
     name: str
     passed: bool
-    detail: str
-
-
-class _Found(TypedDict):
-    name: str
-    passed: bool
-    detail: NotRequired[str]
+    detail: str = ""
 
 
 class Document(TypedDict):
     """certificate.json."""
 
-    checks: list[_Found]
+    checks: list[Check]
     not_applicable: NotRequired[dict[str, str]]
 
 

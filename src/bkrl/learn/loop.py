@@ -72,10 +72,6 @@ def train(
     checkpoints.sweep()
     progress, best_files = _resume(learner, run, reporter, checkpoints)
     saved_at = learner.step
-
-    def over() -> bool:
-        return bool(progress.get("fallen"))
-
     started, first_step = time.perf_counter(), learner.step
     progress_line = reporter.progress(title, learner.total_steps)
     with _signals_wait() as interrupted, learner.hardware.compiling(), progress_line as update:
@@ -84,7 +80,7 @@ def train(
             while (passed := progress["milestones"]) < len(milestones):
                 # Iterations of unequal length may end before the last milestone.
                 last = learner.done and passed == len(milestones) - 1
-                if (learner.step < milestones[passed] and not last) or over():
+                if (learner.step < milestones[passed] and not last) or "fallen" in progress:
                     break
                 began = time.perf_counter()
                 try:
@@ -100,11 +96,12 @@ def train(
                     if at_best is not None:
                         best_files = {name: run.file(name).read_bytes() for name in at_best()}
             due = learner.step - saved_at >= checkpoint_every
-            if due or best or interrupted() or learner.done or over():
+            over = learner.done or "fallen" in progress
+            if due or best or interrupted() or over:
                 _save(learner, run, checkpoints, progress, best_files, best)
                 saved_at = learner.step
             interrupted(leave=True)
-            if learner.done or over():
+            if over:
                 break
             metrics = learner.iterate()
             clock = {key: value for key, value in metrics.items() if key.startswith("time/")}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.language.packing import Tokens
@@ -79,7 +79,7 @@ class Pretrainer(Learner):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate * rate
             self.optimizer.zero_grad()
-            loss = self.loss(self._pairs(self.step))
+            loss = cross_entropy_of(self.lm, self._pairs(self.step))
             loss.backward()
             nn.utils.clip_grad_norm_(self.parameters, 1.0)
             self.optimizer.step()
@@ -108,16 +108,13 @@ class Pretrainer(Learner):
         given, said = with_gaps(text, self.sentinels, rng)
         return TextPair(given, (*said, self.eos))
 
-    def loss(self, pairs: Sequence[TextPair]) -> Tensor:
-        """The mean cross-entropy of the tokens to be said."""
-        return cross_entropy_of(self.lm, pairs)
-
     @torch.no_grad()
     def held_out(self, texts: Sequence[Tokens]) -> float:
         """The mean cross-entropy of texts, their gaps drawn from a stream of its own."""
         rng = generator(self.seed, "held out")
         batches = [texts[i : i + self.batch] for i in range(0, len(texts), self.batch)]
-        return float(np.mean([self.loss([self.pair(text, rng) for text in batch]).item() for batch in batches]))
+        pairs = ([self.pair(text, rng) for text in batch] for batch in batches)
+        return float(np.mean([cross_entropy_of(self.lm, batch).item() for batch in pairs]))
 
     def state(self) -> Saved:
         tensors: dict[str, Any] = {f"weights.{index}": one for index, one in enumerate(self.parameters)}

@@ -1,15 +1,12 @@
 """What a learner is to the loop that carries it to its end (`loop.train`) and to the stages that make one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    from bkrl.agents.protocol import Agent
-    from bkrl.learn.hardware import Hardware
+from bkrl.agents.protocol import Agent
+from bkrl.learn.hardware import Hardware
 
 
 class Saved(NamedTuple):

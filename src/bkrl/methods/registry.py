@@ -213,7 +213,7 @@ def settings_from(table: Mapping[str, Any], alg: str, **fixed: Any) -> TrainRsCo
 def settings_of(name: str) -> set[str]:
     """The settings, by their dotted paths, in which runs of a method must agree, but for defects, which labels name."""
     method = find_method(name)
-    found = [] if method is None else flags_of(method.settings)
+    found = () if method is None else flags_of(method.settings)
     return {".".join(one.path) for one in found if one.flag.must_agree} - {"compat"}
 
 

@@ -39,7 +39,7 @@ def register_potential(kind: str, load: Callable[[Artefact], Function]) -> None:
 
         return OwnRaw(load(artefact), artefact)
 
-    kinds.add_own(kinds.Kind(kind, opened))
+    kinds.OWN[kind] = kinds.Kind(kind, opened)
 
 
 def advice_source(training: Mapping[str, Any]) -> str | None:

@@ -21,8 +21,8 @@ from bkrl.llm.rules.proposals import WEIGHT
 from bkrl.potentials.kinds import Fitted, LabelledKind, Maker, Shuffle, permuted
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
-from bkrl.sandbox.check import parameters
-from bkrl.sandbox.pool import ENTRY, Sandbox, probation
+from bkrl.sandbox.check import ENTRY, parameters
+from bkrl.sandbox.pool import Sandbox, probation
 from bkrl.sandbox.process import Limits, ProgramFailed
 from bkrl.text.mission_words import MissionWords
 

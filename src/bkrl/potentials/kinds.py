@@ -32,7 +32,8 @@ _MODULES = {
 }
 UNLABELLED = ("zero", "random")
 """The kinds that read no label: controls."""
-_OWN: dict[str, Kind] = {}
+OWN: dict[str, Kind] = {}
+"""The kinds that were registered; the last one of a name counts."""
 
 
 class Fitted(NamedTuple):
@@ -118,7 +119,7 @@ def permuted(count: int, shuffle: Shuffle) -> NDArray[np.int64]:
 
 def kinds() -> list[str]:
     """All kinds that can be opened: those of bkrl, and those that were registered."""
-    return [*_MODULES, *_OWN]
+    return [*_MODULES, *OWN]
 
 
 def built_in(name: str) -> bool:
@@ -126,15 +127,10 @@ def built_in(name: str) -> bool:
     return name in _MODULES
 
 
-def add_own(kind: Kind) -> None:
-    """Register a kind of one's own, in the place of one that had this name."""
-    _OWN[kind.name] = kind
-
-
 def find(name: str) -> Kind | None:
     """The kind of this name; None where there is none."""
     if name not in _MODULES:
-        return _OWN.get(name)
+        return OWN.get(name)
     found: dict[str, Kind] = {kind.name: kind for kind in import_module(_MODULES[name]).KINDS}
     return found[name]
 

@@ -17,10 +17,8 @@ from bkrl.labelers.material import env_card
 from bkrl.llm.choose import Chooser, settled
 from bkrl.llm.session import AskSession
 from bkrl.potentials.advice import Record
+from bkrl.potentials.build import ADVICE_ROWS
 from bkrl.potentials.kinds import Shuffle, permuted
-
-MOST_ROWS = 100_000
-"""At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
 
 
 def told_by(
@@ -37,7 +35,7 @@ def told_by(
     Raises:
         RunFailed: no answer can be used.
     """
-    of_row = dataset.caption_ids[:MOST_ROWS]
+    of_row = dataset.caption_ids[:ADVICE_ROWS]
     found, counts = np.unique(of_row, return_counts=True)
     asked = found[np.lexsort((found, -counts))][:captions]
     card, chooser = env_card(dataset.env_id), Chooser(session)

@@ -88,17 +88,6 @@ class PotentialOfRollout:
         return values if same else None
 
 
-def shaping_metrics(phi: NDArray[np.floating], paid: NDArray[np.floating]) -> dict[str, float]:
-    """Mean and spread of Φ, and of what was paid for it, in a rollout."""
-    return {
-        "shaping/phi_mean": float(phi.mean()),
-        "shaping/phi_std": float(phi.std()),
-        "shaping/reward_mean": float(paid.mean()),
-        "shaping/reward_std": float(paid.std()),
-        "shaping/reward_max_abs": float(np.abs(paid).max()),
-    }
-
-
 class ShapedReward(RewardStream):
     """reward_scale · r_t + shaping_coef · (γ Φ(h_{t+1}) - Φ(h_t)), with Φ(terminal) = 0, as a reward stream.
 
@@ -133,7 +122,13 @@ class ShapedReward(RewardStream):
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
         phi, phi_final = self.potentials(rollout)
         paid = self.paid(rollout, phi, phi_final)
-        self._metrics = shaping_metrics(phi, paid)
+        self._metrics = {
+            "shaping/phi_mean": float(phi.mean()),
+            "shaping/phi_std": float(phi.std()),
+            "shaping/reward_mean": float(paid.mean()),
+            "shaping/reward_std": float(paid.std()),
+            "shaping/reward_max_abs": float(np.abs(paid).max()),
+        }
         return (self.reward_scale * rollout.rewards + paid).astype(np.float32)
 
     def transition_rewards(self, transitions: Transitions) -> NDArray[np.float32]:

@@ -29,12 +29,9 @@ from numpy.typing import NDArray
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.data.distinct import distinct_rows, numbered
 from bkrl.data.windows import Windows
-from bkrl.sandbox.check import ENTRY
 from bkrl.sandbox.level import LEVELS, Level, describe_layers, level_of
 from bkrl.sandbox.process import CHUNK, Limits, ProgramFailed, Worker
 from bkrl.text.mission_words import MissionWords
-
-__all__ = ["ENTRY", "Sandbox", "probation"]
 
 Components = dict[str, NDArray[np.float64]]
 

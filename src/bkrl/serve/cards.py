@@ -1,7 +1,5 @@
 """The card of a run on the Hugging Face hub: what it is, how it was made, what was measured, and every file's hash."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath

@@ -7,12 +7,10 @@ jump from 0 to the threshold, and the threshold is measured for this encoder and
 with the memory of episodes it is reached + `NEAR` near, where `reached` says how many of the goals were reached before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +21,12 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write, read_json, read_table, to_json, write_table
 from bkrl.core.jit import kernel
 from bkrl.data.windows import Reads, Windows
+from bkrl.envs import captioner, clause_reader
+from bkrl.envs.family import ClauseReader
 from bkrl.potentials.goal.reached import Reached
 from bkrl.potentials.goal.texts import Captioner, Texts, on_grid
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.text.encoders import EncoderSettings, TextEncoder, open_encoder
-
-if TYPE_CHECKING:
-    from bkrl.envs.family import ClauseReader
 
 INDEX, ENCODER = "goal_index.parquet", "encoder.json"
 HORIZON = 4
@@ -178,7 +175,6 @@ class _Settings(TypedDict):
 
 def load(artefact: Artefact) -> GoalRaw:
     """The index of a "goal" artefact, with the captioner of its env."""
-    from bkrl.envs import captioner, clause_reader
 
     table = read_table(artefact.part(INDEX), _INDEX_SCHEMA).to_pylist()
     goals = [row for row in table if row["kind"] == "goal"]

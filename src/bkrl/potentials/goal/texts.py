@@ -4,10 +4,8 @@ Vectors are rounded to a grid of 1/1024, on which float32 products and sums are 
 bit for any batch, order and library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,10 +14,8 @@ from torch import nn
 
 from bkrl.data.distinct import distinct_rows, numbered
 from bkrl.data.windows import Windows
+from bkrl.envs.family import ClauseReader
 from bkrl.text.encoders import TextEncoder
-
-if TYPE_CHECKING:
-    from bkrl.envs.family import ClauseReader
 
 Captioner = Callable[[NDArray[np.uint8]], list[str]]
 

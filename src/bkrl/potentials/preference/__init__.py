@@ -85,7 +85,7 @@ def one_thread() -> Iterator[None]:
 def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
     """(B,) scores of one network: what is distinct is worked out once."""
     index = windows.index
-    first, kind = distinct_rows(net.alike(windows.symbols))
+    first, kind = distinct_rows(net.view.alike(windows.symbols))  # equal rows embed equally
     embedded = in_chunks(net.embed, torch.from_numpy(windows.symbols[first]))
     present = in_chunks(net.present, embedded)
     past, rows = torch.empty(0, present.shape[1]), kind[index[:, -1:]]

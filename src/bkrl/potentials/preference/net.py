@@ -17,7 +17,6 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bkrl.agents.networks.missions import MissionLayer
@@ -130,10 +129,6 @@ class PreferenceNet(nn.Module):
             if words:  # they come with the weights where there are any
                 self.mission.vocabulary.add(words)
         self.memory: MemoryLayer | None = MemoryLayer(config.memory, width) if config.memory else None
-
-    def alike(self, views: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Views (M, …) in which what the network cannot tell apart is equal: equal rows embed equally."""
-        return self.view.alike(views)
 
     def embed(self, views: Tensor) -> Tensor:
         """(M, *obs_shape) uint8 → (M, 3 * width), once for each distinct view."""

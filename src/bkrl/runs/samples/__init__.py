@@ -1,7 +1,5 @@
 """The runs that ship with the package: named `sample:NAME` wherever a path of such a run is wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
