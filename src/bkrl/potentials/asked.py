@@ -74,17 +74,8 @@ def asked(
     missions = told.missions if raw.reads.mission else None
     memory = told.memory if raw.reads.memory else None
     words = [] if missions is None else [missions[: len(rows)], missions]
-    for part in _parts(np.arange(len(twice))):
-        said.append(
-            table(
-                present(
-                    views[1][part],
-                    raw.reads.horizon,
-                    None if missions is None else missions[part],
-                    None if memory is None else memory[part],
-                )
-            )
-        )
+    shown = present(views[1], raw.reads.horizon, missions, memory)
+    said += [table(shown[part]) for part in _parts(np.arange(len(twice)))]
     if play_steps:
         spread = in_place(np.concatenate(said[: len(_parts(rows))]))[1]
         played, read, answers = _played(table, raw, dataset, play_steps, spread, seed)
