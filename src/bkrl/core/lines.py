@@ -16,11 +16,8 @@ from bkrl.core.files import unshare
 
 
 class LineFile:
-    """A file of lines, open for adding some. Every method may raise OSError; the caller says what was lost. Hard links
-    to it are broken before it is written, those of a copy that is made meanwhile, too.
-
-    Args:
-        path: made if it is missing, its folder is not.
+    """A file of lines, open for adding some, made if it is missing. Every method may raise OSError; callers say what
+    was lost. Hard links to it are broken before it is written, those of a copy that is made meanwhile, too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,13 +79,8 @@ def read_lines(path: Path) -> tuple[list[bytes], bool]:
 def read_rows(path: Path, kind: Any = dict[str, Any], *, mend: str) -> list[Any]:
     """The JSON objects of a file, each as the type that is needed (see `typed`); none where there is no file.
 
-    Args:
-        path: of the file.
-        kind: of each object.
-        mend: what to do about a damaged line, for the error.
-
     Raises:
-        InputError: a line is damaged, and it is not a torn last one.
+        InputError: a line is damaged, and it is not a torn last one; `mend` says what to do about that.
     """
     if not path.exists():
         return []

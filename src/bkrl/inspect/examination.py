@@ -55,10 +55,7 @@ def examine(
     """Describe and certify a potential on the dataset it was built from.
 
     Args:
-        potential: the stored potential.
-        dataset: what it was built from.
-        phi: (M,) Φ on evenly spaced windows of the dataset.
-        training: what its making found.
+        potential, dataset, phi, training: as for `describe`.
         seed: of the windows and rollouts that the certificate is made on.
         path: of its run, for the warnings.
     """

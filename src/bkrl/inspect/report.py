@@ -140,13 +140,8 @@ def doubts(report: Report) -> list[str]:
 
 
 def cautions(report: Report, control: str, advice: str | None, path: Path) -> list[str]:
-    """Sentences about what should be known before anybody trains with a potential; a control is meant to be so.
-
-    Args:
-        report: on the potential.
-        control: "none" where it is no control.
-        advice: see `advice_source`.
-        path: its run.
+    """Sentences about what should be known before anybody trains with the potential of the run at `path`; a control is
+    meant to be so. `advice`: see `advice_source`.
     """
     said = []
     if control == "none" and (found := doubts(report)):

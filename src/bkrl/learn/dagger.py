@@ -44,14 +44,7 @@ class Rounds:
 
 
 class Dagger(Learner):
-    """A `Learner`. An iteration is a round; a step is one of an env.
-
-    Args:
-        cloning: learns, and has no data yet.
-        rounds: how they are played.
-        total_steps: env steps to take.
-        seed: of episodes and draws.
-    """
+    """A `Learner`. An iteration is a round; a step is one of an env. `cloning`, which has no data yet, learns."""
 
     folder: Path
     """Where the datasets are written, each in `round-NNNN`; set before the first round."""

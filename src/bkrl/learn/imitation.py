@@ -11,11 +11,8 @@ from bkrl.learn.rollout import Collector
 
 
 class Imitation:
-    """A loss beside those of PPO, of the same steps; nothing of it is in a checkpoint. The teacher is the collector's.
-
-    Args:
-        weight: of the loss at the first step.
-        until: the env steps over which it falls linearly to 0.
+    """A loss beside those of PPO, of the same steps, whose weight falls linearly to 0 until so many env steps; nothing
+    of it is in a checkpoint. The teacher is the collector's.
     """
 
     def __init__(self, weight: float, until: int) -> None:

@@ -140,12 +140,7 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, clock: Clock, done: Callable[[int], None] = lambda steps: None) -> dict[str, float]:
-        """T steps of every env with the agent as it is; figures of the episodes that ended.
-
-        Args:
-            clock: takes the time of phases.
-            done: told how many of the T steps are done.
-        """
+        """T steps of every env with the agent as it is, each told to `done`; figures of the episodes that ended."""
         self.begin()
         T, H, r, views = self.num_steps, self.reads.horizon, self.rollout, self.views
         # The last H + 1 rows of the previous rollout are the history and the first views of this one.

@@ -150,13 +150,8 @@ class LMConfig:
 
 
 def language_agent(settings: Any, env_id: str, num_values: int, defects: frozenset[str] = frozenset()) -> LanguageAgent:
-    """An untrained agent; `settings` have `lm` and `seed`, and `hardware` where something is trained.
-
-    Args:
-        settings: of the run.
-        env_id: where it acts.
-        num_values: K.
-        defects: of the published code; those of prompts are the agent's.
+    """An untrained agent; `settings` have `lm` and `seed`, and `hardware` where something is trained. Of the defects of
+    the published code those of prompts are the agent's.
 
     Raises:
         UsageError: settings that cannot work.

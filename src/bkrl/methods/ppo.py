@@ -73,12 +73,7 @@ def set_up(settings: PPOSettings) -> Setup:
 
 
 def policy_of(settings: PPOSettings, setup: Setup, num_values: int) -> NetworkAgent:
-    """An agent with the network of the settings, which knows the words of its missions.
-
-    Args:
-        settings: of the run.
-        setup: of the run.
-        num_values: K, the reward streams.
+    """An agent with the network of the settings and `num_values` reward streams, which knows the words of its missions.
 
     Raises:
         UsageError: the network cannot read missions, or nothing is remembered of episodes.

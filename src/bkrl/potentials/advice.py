@@ -212,15 +212,8 @@ def no_advice(network: ActorCritic) -> tuple[Advice, AdviceFit]:
 
 @torch.no_grad()
 def constant(psi: Advice, fit: AdviceFit, record: Record) -> tuple[Advice, AdviceFit, list[float]]:
-    """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a dataset, shifted so that its best action has 0.
-
-    Args:
-        psi: the advice to be averaged.
-        fit: how that was found.
-        record: what it is averaged over.
-
-    Returns:
-        The advice, how it was found, and Ψ of each action.
+    """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a record, shifted so that its best action has 0;
+    with how it was found, and Ψ of each action.
     """
     network = copy.deepcopy(psi.network)  # all of its weights become 0 but the logits' biases
     total = torch.zeros(network.spec["num_actions"], dtype=torch.float64)

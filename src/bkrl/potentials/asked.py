@@ -28,12 +28,7 @@ _PLACED = 0.06  # of the cells hold anything
 
 def varied(observations: NDArray[np.uint8], symbols: Symbols, rng: np.random.Generator) -> NDArray[np.uint8]:
     """(B, *obs_shape) uint8: in each row two pairs of kinds of cells have changed places, a few cells hold anything,
-    and half of the numbers are others, one in two of them 0. Quantities stay.
-
-    Args:
-        observations: (B, *obs_shape) uint8.
-        symbols: what their entries mean.
-        rng: decides.
+    and half of the numbers are others, one in two of them 0. Quantities stay. `symbols`: what the entries mean.
     """
     rows = observations.reshape(len(observations), -1).copy()
     sizes = np.array(symbols.sizes)

@@ -27,8 +27,7 @@ def told_by(
     """The R rows that have captions with an answer, (R, A) log-probabilities of the actions there, and plain facts.
 
     Args:
-        session: who is asked.
-        dataset: of experience.
+        session, dataset: who is asked, and about what.
         captions: most captions that are asked about.
         shuffle: of a control: answers are dealt out anew among the captions.
 

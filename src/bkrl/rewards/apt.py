@@ -28,7 +28,7 @@ def nearest(features: Tensor, pool: Tensor, own: Tensor, k: int) -> Tensor:
         features: (B, F).
         pool: (P, F) what they are compared with, P > k.
         own: (P,) int64, which of the B features an entry of the pool is; -1: none of them. It is not its own neighbour.
-        k: see above.
+        k: neighbours.
     """
     distances = torch.cdist(features, pool)
     inside = torch.nonzero(own >= 0).squeeze(1)
@@ -37,13 +37,7 @@ def nearest(features: Tensor, pool: Tensor, own: Tensor, k: int) -> Tensor:
 
 
 class Particles:
-    """The states that new ones are compared with: so many of the newest, at even distances.
-
-    Args:
-        obs_shape: of states.
-        size: how many.
-        k: neighbours.
-    """
+    """The states that new ones are compared with: `size` of the newest, at even distances; `k` neighbours count."""
 
     def __init__(self, obs_shape: Sequence[int], size: int, k: int) -> None:
         self.size, self.k = size, k
@@ -108,12 +102,7 @@ class _Pooled(Novelty):
 
 
 class APT(_Pooled):
-    """The novelty stream in fixed random features.
-
-    Args:
-        obs_shape, num_envs, options: as for `Novelty`.
-        seed: of the encoder's weights.
-    """
+    """The novelty stream in fixed random features; arguments as for `Novelty`, and the seed of the encoder."""
 
     def __init__(self, obs_shape: Sequence[int], num_envs: int, *, seed: int = 0, **options: Any) -> None:
         super().__init__(obs_shape, num_envs, **options)
@@ -127,11 +116,7 @@ class APT(_Pooled):
 
 
 class LearntAPT(_Pooled, ICM):
-    """The novelty stream in the features of `icm.Dynamics`, which learns beside the agent.
-
-    Args:
-        obs_shape, num_envs, options: as for `ICM`.
-    """
+    """The novelty stream in the features of `icm.Dynamics`, which learns beside the agent; arguments as for `ICM`."""
 
     def __init__(self, obs_shape: Sequence[int], num_envs: int, **options: Any) -> None:
         super().__init__(obs_shape, num_envs, **options)

@@ -28,13 +28,7 @@ QUEUE = 100_000
 
 
 class Discriminator(nn.Module):
-    """Whether an observation is what follows an action.
-
-    Args:
-        obs_shape: of observations.
-        num_actions: A.
-        seed: of the weights.
-    """
+    """Whether an observation is what follows one of so many actions; `seed`: of the weights."""
 
     def __init__(self, obs_shape: Sequence[int], num_actions: int, seed: int) -> None:
         super().__init__()
@@ -71,13 +65,7 @@ class Discriminator(nn.Module):
 
 
 class DEIR(Novelty):
-    """The novelty stream.
-
-    Args:
-        obs_shape, num_envs, options: as for `Novelty`.
-        num_actions: A.
-        seed: of the weights and of the draws.
-    """
+    """The novelty stream; arguments as for `Novelty`, the number of actions and the seed of weights and draws."""
 
     name = "deir"
 

@@ -41,11 +41,7 @@ class DynamicReward(ShapedReward):
     """reward_scale · r_t + shaping_coef · (γ Φ_{t'}(h_{t+1}) - Φ_t(h_t)), with Φ(terminal) = 0, as a reward stream.
 
     Φ changes between rollouts alone. A rollout's first row was the last one of the rollout before: it keeps the value
-    that it had there, in checkpoints too.
-
-    Args:
-        changing: where Φ comes from.
-        gamma, options: as for `ShapedReward`.
+    that it had there, in checkpoints too. `changing`: where Φ comes from; the rest as for `ShapedReward`.
     """
 
     whole = "a potential that changes is evaluated when a state is visited"

@@ -16,13 +16,7 @@ class GoalReward(RewardStream):
     """What goals pay.
 
     With "bonus" the stream is what the tracker paid. With "potential" it is γΦ(h') − Φ(h), where Φ(h) is what the
-    episode has paid so far; Φ of a true end is 0, and where an episode is cut off Φ stays.
-
-    Args:
-        tracker: of the envs that are learnt in; this stream empties its log.
-        gamma: discount.
-        coef: weight of the advantage.
-        form: see above.
+    episode has paid so far; Φ of a true end is 0, and where an episode is cut off Φ stays. The log is emptied.
     """
 
     whole = "Goals are followed through episodes"

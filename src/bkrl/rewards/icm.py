@@ -21,13 +21,7 @@ BETA = 0.2
 
 
 class Dynamics(nn.Module):
-    """Encoder, inverse model and forward model.
-
-    Args:
-        obs_shape: of observations.
-        num_actions: A.
-        seed: of the weights.
-    """
+    """Encoder, inverse model and forward model of so many actions; `seed`: of the weights."""
 
     def __init__(self, obs_shape: Sequence[int], num_actions: int, seed: int) -> None:
         super().__init__()
@@ -51,13 +45,7 @@ class Dynamics(nn.Module):
 
 
 class ICM(Novelty):
-    """The novelty stream.
-
-    Args:
-        obs_shape, num_envs, options: as for `Novelty`.
-        num_actions: A.
-        seed: of the weights.
-    """
+    """The novelty stream; arguments as for `Novelty`, the number of actions and the seed of the weights."""
 
     name = "icm"
 

@@ -277,12 +277,8 @@ class PublishedShaping:
 class PublishedReward(ShapedReward):
     """reward_scale · r_t + shaping_coef · F_t, where F and what Φ sees have the chosen defects.
 
-    b1 and b30 are the potential's (`with_defects`), b9 is how every run is, and b10 concerns PPO too.
-
-    Args:
-        potential, gamma: as in `ShapedReward`.
-        defects: names from `DEFECTS`.
-        factors: reward_scale and shaping_coef, as there.
+    b1 and b30 are the potential's (`with_defects`), b9 is how every run is, and b10 concerns PPO too. Arguments as for
+    `ShapedReward`, and names from `DEFECTS`.
     """
 
     whole = "The published code shapes a rollout at a time"

@@ -102,13 +102,7 @@ class Run:
 
     @classmethod
     def begin(cls, config: Any, stage: str, inputs: Mapping[str, Path], reporter: Reporter) -> Run:
-        """The run of a verb's config, made or gone on with as `create` does; says so where it is complete.
-
-        Args:
-            config: settings with `run_dir` and `fresh`.
-            stage, inputs: see `create`.
-            reporter: where that is said.
-        """
+        """The run of a verb's config, made or gone on with as `create` does; says so where it is complete."""
         run = cls.create(config.run_dir, stage=stage, config=config, inputs=inputs, fresh=config.fresh)
         if run.complete:
             reporter.say(f"{run.path} is already complete.")

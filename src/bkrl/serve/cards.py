@@ -44,14 +44,7 @@ class CardResult(NamedTuple):
 
 
 def card(run: Run, repo: str, kind: str, evaluations: Sequence[Run], license: str) -> str:
-    """README.md of a repository: the hub's own metadata in YAML, and words.
-
-    Args:
-        run: what is pushed.
-        repo: OWNER/NAME.
-        kind: "dataset" or "model".
-        evaluations: of this policy.
-        license: by the hub's name.
+    """README.md of a "dataset" or "model" at OWNER/NAME: the hub's own metadata in YAML, and words.
 
     Raises:
         UsageError: an evaluation is of another run.

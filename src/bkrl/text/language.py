@@ -66,10 +66,6 @@ class Substitution:
     """Replaces words of one language by others: whole words only, all at the same time, the longest that fits first.
 
     The article before a replaced word follows it: "a box" becomes "an afze", "la boîte" becomes "l'afze".
-
-    Args:
-        words: word or words → what stands for them.
-        language: of the texts.
     """
 
     def __init__(self, words: Mapping[str, str], language: str = "en") -> None:

@@ -33,10 +33,7 @@ def words_of(mission: str) -> tuple[str, ...]:
 class Vocabulary:
     """Words numbered from `FIRST` on, and missions as rows of these numbers.
 
-    With "ball", "go", "red", "the" and "to", "go to the red key" is 3, 6, 5, 4, 1, and then zeros.
-
-    Args:
-        words: in the order of their numbers; at most 254.
+    With "ball", "go", "red", "the" and "to", "go to the red key" is 3, 6, 5, 4, 1, and then zeros. At most 254 words.
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:

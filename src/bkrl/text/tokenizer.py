@@ -19,11 +19,7 @@ _BYTES = 256
 
 
 class Tokenizer:
-    """Texts → numbers of tokens.
-
-    Args:
-        inner: a tokenizer of the library.
-    """
+    """Texts → numbers of tokens, by a tokenizer of the library."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -26,12 +26,8 @@ _MEASURED = 8192  # windows of the dataset that the threshold is measured on
 
 
 def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, encoder: str) -> Maker:
-    """The goals of a label run, of which the index is made and the threshold measured.
-
-    Args:
-        labels, dataset: where goals were suggested.
-        shuffle: of a control; see `measure`, too.
-        encoder: of the goals and the dataset's captions, by its name.
+    """The goals of a label run, and an encoder for them and the dataset's captions: the index is made of these, and the
+    threshold measured.
 
     Raises:
         InputError: there is no goal, or the encoder's model is not there.
