@@ -10,8 +10,6 @@ envs, A actions, B steps of an update, W bytes of a view.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -97,8 +95,12 @@ class DRRN(Learner):
             rewards += paid
             ended += finished
             if (round_ + 1) % c.train_every == 0 and self.replay.ready(c.n_step) >= self.least:
-                with _tiny_is_zero():
+                # Gradients fade over hundreds of tokens, and numbers below 1e-38 are slow to multiply.
+                torch.set_flush_denormal(True)
+                try:
                     figures += [self._update() for _ in range(c.gradient_steps)]
+                finally:
+                    torch.set_flush_denormal(False)
             clock.lap("update")
         metrics = {"rollout/episodes": float(len(ended)), "rollout/reward": rewards / c.num_steps}
         metrics |= self._scores(ended)
@@ -244,13 +246,3 @@ def _windows(symbols: np.ndarray) -> Windows:
     """Windows without a history."""
     count = len(symbols)
     return Windows.of(symbols[:, None], np.zeros((count, 0), np.int64), np.ones((count, 1), bool))
-
-
-@contextmanager
-def _tiny_is_zero() -> Iterator[None]:
-    """Gradients fade over hundreds of tokens, and numbers below 1e-38 are slow to multiply."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)

@@ -245,19 +245,17 @@ class PPO(RolloutLearner):
             order: the steps that show where the last step led.
             taken: actions and their log-probabilities.
         """
-        kl = math.inf if far else self._divergence(look, order, taken)
+        kl = math.inf
+        if not far:  # estimated as in the loss
+            where, logits, _ = look(order)
+            now = logits.log_softmax(-1).gather(1, taken.actions[where][:, None]).squeeze(1)
+            kl = float(divergence(now - taken.log_probs[where]))
         if kl > self.config.target_kl:
             for parameter, weights in zip(self.parameters, before, strict=True):
                 parameter.copy_(weights)
             self.caution /= 2
         elif kl < self.config.target_kl / 2:
             self.caution = min(1.0, 1.5 * self.caution)
-
-    def _divergence(self, look: _Look, order: Tensor, taken: StepBatch) -> float:
-        """KL(policy of the rollout ‖ policy now), estimated as in the loss."""
-        where, logits, _ = look(order)
-        now = logits.log_softmax(-1).gather(1, taken.actions[where][:, None]).squeeze(1)
-        return float(divergence(now - taken.log_probs[where]))
 
     def _steps(self) -> tuple[int, _Look]:
         """How many steps there are to learn from, and what the agent says now of some of them."""

@@ -57,7 +57,9 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     """
     if only_config(path):
         return []
-    found, wanted = read_json(path / CONFIG, Config), _values(config)
+    found, wanted = read_json(path / CONFIG, Config), plain(config)
+    if is_dataclass(config):  # by their own names, those in groups too
+        wanted = {one.name: plain(one.of(config)) for one in flags_of(type(config))}
     same = {
         name: recorded
         for name, recorded in found["inputs"].items()
@@ -65,13 +67,6 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     }
     asked = {"stage": stage, "config": plain(config), "inputs": same}
     return differences({**found, "inputs": same}, asked, type(config))
-
-
-def _values(config: object) -> dict[str, Any]:
-    """Settings by their own names, those in groups too."""
-    return (
-        plain(config) if isinstance(config, Mapping) else {o.name: plain(o.of(config)) for o in flags_of(type(config))}
-    )
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any], settings: type) -> list[str]:

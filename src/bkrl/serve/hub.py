@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bkrl import __version__
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
@@ -36,43 +36,26 @@ MOST_BYTES = 2**24
 _NAME = re.compile(r"[\w+=@-][\w.+=@ -]*(/[\w+=@-][\w.+=@ -]*)*", re.ASCII)
 
 
-class _Kind(NamedTuple):
-    repo: str
-    opened: Callable[[Run], object]
+KINDS = {"collect": "dataset", "label": "dataset", "train-rm": "model", "train-rs": "model", "lm": "model"}
+"""Stages whose runs are of use elsewhere, and the kind of repository of each."""
 
 
-def _dataset(run: Run) -> object:
+def _check(run: Run) -> None:
+    """Open what a run holds; of `lm` its hashes are all that can be said without its model's library."""
+    from bkrl.agents import load_agent
     from bkrl.data.check import validate
-
-    return validate(run.path)
-
-
-def _labels(run: Run) -> object:
     from bkrl.labelers.tables import labels_of, responses_of
-
-    return labels_of(run), responses_of(run)
-
-
-def _potential(run: Run) -> None:
     from bkrl.potentials import load_potential
 
-    load_potential(run.path).close()
-
-
-def _policy(run: Run) -> object:
-    from bkrl.agents import load_agent
-
-    return load_agent(run.path)
-
-
-KINDS = {
-    "collect": _Kind("dataset", _dataset),
-    "label": _Kind("dataset", _labels),
-    "train-rm": _Kind("model", _potential),
-    "train-rs": _Kind("model", _policy),
-    "lm": _Kind("model", lambda run: None),  # its hashes are all that can be said without its model's library
-}
-"""Stages whose runs are of use elsewhere, the kind of repository of each, and how a run is opened."""
+    if run.stage == "collect":
+        validate(run.path)
+    elif run.stage == "label":
+        labels_of(run)
+        responses_of(run)
+    elif run.stage == "train-rm":
+        load_potential(run.path).close()
+    elif run.stage == "train-rs":
+        load_agent(run.path)
 
 
 def push(
@@ -107,7 +90,7 @@ def push(
     if run.stage not in KINDS:
         known = f"runs of {', '.join(KINDS)} are shared, and a policy takes its results along with --evaluation"
         raise UsageError(f"{path} is a run of {run.stage}; {known}.")
-    kind = KINDS[run.stage].repo
+    kind = KINDS[run.stage]
     text = card(run, repo, kind, [Run.open(one, "evaluate") for one in evaluations], license)
     outputs = list(run.manifest["outputs"])
     if unsafe := [name for name in outputs if not _NAME.fullmatch(name)]:
@@ -155,7 +138,7 @@ def pull(repo: str, out: Path, revision: str | None = None, reporter: Reporter |
             stage, where = _fetch(hub, repo, revision, staged, reporter or Reporter())
         try:
             run = Run.open(staged, stage)
-            KINDS[stage].opened(run)
+            _check(run)
         except BkrlError as problem:
             why = str(problem).replace(f"{staged.as_posix()}/", "").replace(staged.as_posix(), "its run")
             raise InputError(f"{repo} cannot be opened: {why} Nothing of it was kept.") from None
@@ -188,7 +171,7 @@ def _fetch(hub: HfApi, repo: str, revision: str | None, staged: Path, reporter: 
     for name in (CONFIG, MANIFEST):
         fetch(name, name)
     manifest: Manifest = read_json(staged / MANIFEST, Manifest)
-    if manifest["stage"] not in KINDS or KINDS[manifest["stage"]].repo != kind:
+    if KINDS.get(manifest["stage"]) != kind:
         raise InputError(f"{repo} is a {kind} and holds a run of {manifest['stage']}; that is nothing to pull.")
     files = {OWN_README if name == README else name: name for name in manifest["outputs"]}
     for name in files:

@@ -40,13 +40,8 @@ def steps_to_threshold(steps: np.ndarray, values: np.ndarray, threshold: float) 
         return Crossing(0.0, True)
     hit = np.flatnonzero(v >= threshold - 1e-9)
     place = int(hit[0]) if hit.size else len(s) - 1
-    return Crossing(float(s[place]), not hit.size, _gap(s, place))
-
-
-def _gap(steps: np.ndarray, place: int) -> float:
-    """Env steps between an evaluation and the one before it; the first has those to the next."""
-    there = max(place, 1)
-    return float(steps[there] - steps[there - 1]) if len(steps) > 1 else 0.0
+    there = max(place, 1)  # before the first evaluation stands none: it has the steps to the next
+    return Crossing(float(s[place]), not hit.size, float(s[there] - s[there - 1]) if len(s) > 1 else 0.0)
 
 
 @dataclass(frozen=True)

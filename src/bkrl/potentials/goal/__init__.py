@@ -93,20 +93,15 @@ class GoalRaw(Raw):
         rows = self.texts.rows_of(windows)
         if moments is None:
             moments = self.retrieve(self.texts.compared(windows, rows, self.reads.mission))
-        allowed = self._suggested(moments)
+        allowed: NDArray[np.bool_] = self.index.suggested[moments[:, 0]]  # (B, G) for any of them
+        for place in range(1, moments.shape[1]):
+            allowed |= self.index.suggested[moments[:, place]]
         present = self.texts.similarities[rows[:, -1]]
         if windows.index.shape[1] > 1:
             changed = windows.valid[:, -2] & (windows.index[:, -1] != windows.index[:, -2])
             acted = self.texts.action_similarities[windows.actions[:, -1]]
             np.maximum(present, acted, out=present, where=changed[:, None])
         return (present * allowed).max(axis=1).astype(np.float64)
-
-    def _suggested(self, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(B, G) the goals suggested for any of the moments (B, top)."""
-        allowed: NDArray[np.bool_] = self.index.suggested[moments[:, 0]]
-        for place in range(1, moments.shape[1]):
-            allowed |= self.index.suggested[moments[:, place]]
-        return allowed
 
     def retrieve(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """(B, top) the moments most like windows given by their rows (B, n), of equally near ones the first.

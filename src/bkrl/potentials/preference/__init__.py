@@ -56,8 +56,9 @@ class PreferenceRaw(Raw):
             return np.stack([_scores(net, windows) for net in self.nets]) / self.temperature
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
+        # The first network's weights have their own names, as they have where there is only one.
         tensors = {
-            _name(member, key): tensor.contiguous()
+            f"member{member}.{key}" if member else key: tensor.contiguous()
             for member, net in enumerate(self.nets)
             for key, tensor in net.state_dict().items()
         }
@@ -186,8 +187,3 @@ def load(artefact: Artefact) -> PreferenceRaw:
 
 
 _MEMBER = re.compile(r"member(\d{1,4})\.(.*)")
-
-
-def _name(member: int, key: str) -> str:
-    """The first network's weights have their own names, as they have where there is only one."""
-    return f"member{member}.{key}" if member else key
