@@ -99,6 +99,17 @@ def test_it_stops_where_the_held_out_error_no_longer_falls_and_keeps_the_best() 
     assert least < 1.3  # nothing can be learnt, and nothing is made of it
 
 
+@pytest.mark.parametrize(("T", "N"), [(2, 1), (3, 1), (1, 2), (2, 2), (1, 3)])
+def test_of_the_smallest_rollouts_too_something_is_held_out(T: int, N: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was, of one in two or more of them, and training ended as if the critic had diverged."""
+    learner = critic_of(24)
+    states, returns = situations(T * N, 0)
+    monkeypatch.setattr(learner, "_states", lambda collector: (states, torch.arange(T * N)))
+    for _ in range(5):
+        found = learner.learn(None, torch.zeros(T, N, 1), returns.view(T, N, 1), torch.ones(T, N, dtype=torch.bool))
+        assert np.isfinite(found["critic/held_out_loss"])
+
+
 def test_explained_variance() -> None:
     returns = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     assert explained_variance(returns, returns) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +125,17 @@ def test_off_policy_actions_and_new_goals_cut_the_return():
     expected = naive(learner.rewards[:, :, 0].numpy(), next_values[:, :, 0].numpy(), carried, 0.99, 1.0)
     np.testing.assert_allclose(learner.targets().numpy(), expected, rtol=1e-4, atol=1e-5)
     assert 0 < carried.mean() < 1
+
+
+def test_a_rollout_of_one_step_has_no_earlier_goals():
+    """`--num-steps 1` ended with goals in an error of shapes."""
+    config = PQNConfig(num_envs=8, num_steps=1)
+    learner = PQN(make_vec("Toy-TwoExits", 8), agent(), [EnvReward()], config, total_steps=1)
+    learner.iterate()
+    c = learner.collector
+    c.views = replace(c.views, goal=np.zeros((2, 8, 3), bool))
+    c.final_views = replace(c.final_views, goal=np.zeros((len(c.final_views), 3), bool))
+    assert learner.targets().shape == (1, 8)
 
 
 def test_the_action_of_a_guide_is_not_taken_for_the_best_one():

@@ -95,6 +95,11 @@ def test_advice_of_a_program_is_imitated_up_to_a_constant_for_each_state():
     np.testing.assert_allclose(psi(every_state()).numpy(), expected(Q, rows.observations), atol=0.08)
 
 
+def test_advice_of_a_single_row_is_refused_in_a_sentence():
+    with pytest.raises(InputError, match="it takes two to learn from"):
+        advice.imitate(network(), record(1), np.zeros((1, ACTIONS)), seed=1)
+
+
 PROGRAM = """
 WORTH = 3
 

@@ -65,7 +65,7 @@ class CriticLearner:
         turn = torch.arange(N, device=known.device)
         if N < HELD_OUT:  # whole envs would leave nothing to learn from, or nothing held out
             turn = turn + torch.arange(T, device=known.device)[:, None]
-        held = (turn + self.rollouts) % HELD_OUT == 0
+        held = (turn + self.rollouts) % min(HELD_OUT, T + N - 1) == 0  # of the smallest rollouts each has some, too
         share = float(explained_variance(values[known], returns[known])) if known.sum() > 1 else 0.0
         figures = {"critic/explained_variance": share}
         risen = self.rollouts < 2 or share > self.explained + RISE  # the first rollout is before it has learnt anything

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -147,8 +146,8 @@ class PQN(ActionValueLearner):
         carried[:-1] &= greedy[1:]
         goal = c.views.goal
         if goal is not None:
-            same = (goal[1:T] == goal[: T - 1]).reshape(T - 1, len(greedy[0]), -1).all(-1)
-            carried[:-1] &= torch.from_numpy(np.ascontiguousarray(same)).to(self.device)
+            same = (goal[1:T] == goal[: T - 1]).all(axis=tuple(range(2, goal.ndim)))
+            carried[:-1] &= torch.from_numpy(same).to(self.device)
         reward = (self.rewards * self.coef).sum(-1)
         return q_lambda_targets(reward, next_values[:, :, 0], carried, self.config.gamma, self.config.q_lambda)
 

@@ -159,6 +159,8 @@ def imitate(
     What falls is the squared error, and the divergence between the policies of both at the weight `SHARPNESS`: among
     the best actions small differences decide, and the squared error alone hardly sees them.
     """
+    if len(wanted) < 2:
+        raise InputError("One row alone has advice, and it takes two to learn from; ask about more, or collect more.")
     told = torch.from_numpy(in_place(wanted)[0].astype(np.float32))
     told -= told.mean(1, keepdim=True)
     seen = record.seen_by(network)
