@@ -103,7 +103,9 @@ class DRRN(Learner):
                     torch.set_flush_denormal(False)
             clock.lap("update")
         metrics = {"rollout/episodes": float(len(ended)), "rollout/reward": rewards / c.num_steps}
-        metrics |= self._scores(ended)
+        if ended:
+            names = ("rollout/success_rate", "rollout/return", "rollout/length")
+            metrics |= dict(zip(names, np.mean(ended, axis=0).tolist(), strict=True))
         if figures:
             loss, worth, norm = np.mean(figures, axis=0)
             if not np.isfinite([loss, worth, norm]).all():
@@ -126,7 +128,7 @@ class DRRN(Learner):
         self._rows = self.keys(self._seen)
 
     def _round(self, clock: Clock) -> tuple[float, list[np.ndarray]]:
-        """One step of all envs: the mean reward, and (success, return, length, 1) of each episode that ended."""
+        """One step of all envs: the mean reward, and (success, return, length) of each episode that ended."""
         N, seen, symbols, rows = self.envs.num_envs, self._seen, self._symbols, self._rows
         assert seen is not None
         noise = generator(self.seed, "actions", self.step).gumbel(size=(N, len(self.agent.action_names)))
@@ -138,7 +140,7 @@ class DRRN(Learner):
         last, finished = None, []
         if len(ended):
             last = self.view.last(infos["final_obs"], ended, seen)
-            scores = infos["success"], infos["episode"]["r"], infos["episode"]["l"], np.ones(N)
+            scores = infos["success"], infos["episode"]["r"], infos["episode"]["l"]
             finished = list(np.stack(scores, 1)[ended].astype(float))
         self._look(observations, terminated | truncated)
         after = self._rows.copy()
@@ -178,13 +180,6 @@ class DRRN(Learner):
         best = self.agent.values(self.keys.views(batch.after), self.target).amax(1)
         of = [torch.from_numpy(one).to(best.device) for one in (batch.returns, batch.discounts)]
         return of[0] + of[1] * best
-
-    def _scores(self, ended: list[np.ndarray]) -> dict[str, float]:
-        """Means over the episodes that ended."""
-        shown = np.sum(ended, axis=0) if ended else np.zeros(4)
-        count = shown[3]
-        names = ("rollout/success_rate", "rollout/return", "rollout/length")
-        return {name: float(total / count) for name, total in zip(names, shown, strict=False)} if count else {}
 
     # ------------------------------------------------------------------------------------------------------ state
 
