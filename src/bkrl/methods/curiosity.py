@@ -85,11 +85,11 @@ def build(settings: RNDSettings) -> Training:
     """
     if settings.env_coef == 0 and settings.int_coef == 0:
         raise UsageError("With --env-coef 0 and --int-coef 0 the agent is paid for nothing; raise one of them.")
-    setup, defects = set_up(settings), settings.defects
+    setup = set_up(settings)
     streams = [env_reward(settings, settings.env_coef)] if settings.env_coef > 0 else []
     streams.append(_novelty(settings, setup, gamma=0.99))
-    learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-    return Training(learner, facts_of("novelty", defects, learner), iteration_steps=settings.rollout_steps)
+    learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams)
+    return Training(learner, facts_of("novelty", settings.defects, learner), iteration_steps=settings.rollout_steps)
 
 
 def explorer(settings: RNDSettings, ext_coef: float, int_gamma: float) -> PPO:

@@ -115,7 +115,7 @@ def _training(
     """A learner of this class and with these hyper-parameters, and what the run says of it."""
     from bkrl.goals.source import TASK
 
-    how = learning(settings, parts.hardware, settings.defects) | {"goals": parts.tracker}
+    how = learning(settings, parts.hardware) | {"goals": parts.tracker}
     how |= {"shared_readers": "e5" in settings.defects} if isinstance(settings, EllmDQNSettings) else {}
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTraining(

@@ -365,16 +365,16 @@ def build(settings: GlamSettings) -> Training:
         )
 
     with ExitStack() as stack:
-        opened = None if settings.potential is None else open_potential(settings, stack, None, defects)
+        opened = None if settings.potential is None else open_potential(settings, stack)
         setup = Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend), "text", hardware)
         if opened is None:
-            learner = learner_of(settings, setup, agent, [env_reward(settings)], defects, **more)
+            learner = learner_of(settings, setup, agent, [env_reward(settings)], **more)
             steps = settings.ppo.num_envs * settings.ppo.num_steps
             training = Training(learner, facts_of("none", defects, learner), iteration_steps=steps)
         else:
-            streams, advised = streams_of(settings, opened, defects), advise(settings, opened, agent)
-            learner = learner_of(settings, setup, advised, streams, defects, **more)
-            training = shaped_training(settings, learner, opened, stack, defects)
+            streams, advised = streams_of(settings, opened), advise(settings, opened, agent)
+            learner = learner_of(settings, setup, advised, streams, **more)
+            training = shaped_training(settings, learner, opened, stack)
     training.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
     if settings.init_from is None:
         training.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")

@@ -96,7 +96,6 @@ def build(settings: OnlineSettings) -> Training:
     from bkrl.rewards.shaping import FORMS
 
     _check(settings)
-    defects = settings.defects
     with ExitStack() as stack:
         comparisons = comparisons_of(settings, stack)
         stack.callback(comparisons.close)
@@ -112,10 +111,10 @@ def build(settings: OnlineSettings) -> Training:
         )
         scale, coef = settings.reward_scale, settings.shaping_coef
         streams = [DynamicReward(potential, settings.ppo.gamma, reward_scale=scale, shaping_coef=coef)]
-        learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
+        learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams)
         return OnlineTraining(
             learner,
-            facts_of("dynamic", defects, learner),
+            facts_of("dynamic", settings.defects, learner),
             notes=[f"Shaping with dynamic potentials; their risk: {FORMS['dynamic'].risk}."],
             iteration_steps=settings.rollout_steps,
             opened=[stack.pop_all()],

@@ -98,19 +98,12 @@ def reads_missions(settings: Any) -> bool:
     return bool(auto or settings.mission == "on")
 
 
-def learner_of(
-    settings: Any,
-    setup: Setup,
-    agent: TrainableAgent,
-    streams: Sequence[RewardStream],
-    defects: frozenset[str] = frozenset(),
-    **more: Any,
-) -> PPO:
-    """PPO with this agent, untrained; `settings` have `ppo`, `steps` and `seed`; `more` goes to PPO."""
+def learner_of(settings: Any, setup: Setup, agent: TrainableAgent, streams: Sequence[RewardStream], **more: Any) -> PPO:
+    """PPO with this agent, untrained; `settings` have `ppo`, `steps`, `seed` and `defects`; `more` goes to PPO."""
     from bkrl.learn.ppo import PPO
 
-    how = learning(settings, setup.hardware, defects) | more
-    return PPO(setup.envs, agent, streams, settings.ppo, broadcast_values="g7" in defects, **how)
+    how = learning(settings, setup.hardware) | {"broadcast_values": "g7" in settings.defects} | more
+    return PPO(setup.envs, agent, streams, settings.ppo, **how)
 
 
 def env_reward(settings: Any, coef: float = 1.0) -> RewardStream:
@@ -130,10 +123,9 @@ def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]
 
 def build(settings: PPOSettings) -> Training:
     """PPO from the env's reward alone."""
-    setup, defects = set_up(settings), settings.defects
-    streams = [env_reward(settings)]
-    learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams, defects)
-    return Training(learner, facts_of("none", defects, learner), iteration_steps=settings.rollout_steps)
+    setup = set_up(settings)
+    learner = learner_of(settings, setup, policy_of(settings, setup, 1), [env_reward(settings)])
+    return Training(learner, facts_of("none", settings.defects, learner), iteration_steps=settings.rollout_steps)
 
 
 register_method(Method("ppo", PPOSettings, build, "plain PPO on the env's reward", colour=0))

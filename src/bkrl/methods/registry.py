@@ -78,6 +78,11 @@ class TrainRsConfig:
         """Where this run lives: `out`, or its default."""
         return self.out or Path("logs") / f"{self.alg}-{self.env}-s{self.seed}"
 
+    @property
+    def defects(self) -> frozenset[str]:
+        """The published defects that a run is to have: none, but for `PublishedDefects`."""
+        return frozenset()
+
 
 @dataclass
 class Training:

@@ -44,10 +44,10 @@ class PublishedDefects(TrainRsConfig):
         return None
 
 
-def learning(settings: TrainRsConfig, hardware: Any, defects: frozenset[str]) -> dict[str, Any]:
-    """What a learner on rollouts is told of every run, on this hardware and with these defects."""
+def learning(settings: TrainRsConfig, hardware: Any) -> dict[str, Any]:
+    """What a learner on rollouts is told of every run."""
     how = {"total_steps": settings.steps, "seed": settings.seed, "hardware": hardware}
-    return how | {"bootstrap_truncated": "b10" not in defects}
+    return how | {"bootstrap_truncated": "b10" not in settings.defects}
 
 
 def defect_facts(defects: frozenset[str]) -> dict[str, Any]:

@@ -181,13 +181,13 @@ class Opened(NamedTuple):
     trust: tuple[float, str]
 
 
-def _check_form(settings: Any, defects: frozenset[str], trust: float) -> None:
+def _check_form(settings: Any, trust: float) -> None:
     """UsageError where the form of shaping cannot work with the other settings."""
     from bkrl.rewards.bonus import MAX_DEBT
 
     if settings.shaping in STARTED and settings.init_from is not None:
         raise UsageError(f"--shaping {settings.shaping} and --init-from both say what the policy begins as: name one.")
-    if settings.shaping != "pbrs" and defects:
+    if settings.shaping != "pbrs" and settings.defects:
         raise UsageError("The published code has one form of shaping: use --compat with --shaping pbrs.")
     shift, gamma = settings.shaping_shift, settings.ppo.gamma
     largest = settings.coef * trust * max(abs(shift), abs(shift - 1.0))  # of a bonus, for Φ lies in [-1, 0]
@@ -201,31 +201,28 @@ def _check_form(settings: Any, defects: frozenset[str], trust: float) -> None:
 
 def build(settings: ShapedSettings) -> Training:
     """PPO with the potential of the settings. UsageError without one."""
-    variant, defects = method_of(settings.alg).variant, settings.defects
+    variant = method_of(settings.alg).variant
     if settings.potential is None:
         made = f"of `bkrl train-rm` on {variant} labels"
         made = "that bkrl.write_potential made" if variant == "own" else made
         made = "of `bkrl train-rm` on a run of `bkrl evolve`" if variant == "evolve" else made
         raise UsageError(f"--alg {settings.alg} needs --potential RUN, a run {made}.")
     with ExitStack() as stack:
-        opened = open_potential(settings, stack, variant, defects)
-        streams = streams_of(settings, opened, defects)
+        opened = open_potential(settings, stack, variant)
+        streams = streams_of(settings, opened)
         setup = set_up(settings)
         agent = advise(settings, opened, policy_of(settings, setup, len(streams)))
-        learner = learner_of(settings, setup, agent, streams, defects)
-        return shaped_training(settings, learner, opened, stack, defects)
+        learner = learner_of(settings, setup, agent, streams)
+        return shaped_training(settings, learner, opened, stack)
 
 
-def open_potential(
-    settings: Any, stack: ExitStack, variant: str | None = None, defects: frozenset[str] = frozenset()
-) -> Opened:
+def open_potential(settings: Any, stack: ExitStack, variant: str | None = None) -> Opened:
     """The potential of the settings, once it is seen that it fits the method, the form of shaping and the env.
 
     Args:
-        settings: `PotentialSettings` with `ppo`.
+        settings: `PotentialSettings` with `ppo`; of their defects Φ has those that are its own.
         stack: closes it.
         variant: what it must have been made from; None: anything.
-        defects: of the published code, to train with; Φ has those that are its own.
 
     Raises:
         UsageError: settings that cannot work.
@@ -239,7 +236,7 @@ def open_potential(
     source, facts = settings.potential, env_spec(settings.env)
     made = Run.open(source, "train-rm", verify=False)
     trust = _trust_in(made) if settings.trust == "auto" else (1.0, "")
-    _check_form(settings, defects, trust[0])
+    _check_form(settings, trust[0])
     found: Any = made.facts.get("variant")
     if variant is not None and found is not None and found != variant:
         what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
@@ -268,16 +265,14 @@ def open_potential(
             f"{source} was built in {artefact.env_id} ({artefact.env_family}), and {settings.env} "
             f"({facts.family}) has other {what}; collect and label in such an env, or choose another --potential."
         )
-    defective = with_defects(potential, defects)
+    defective = with_defects(potential, settings.defects)
     if defective is not potential:
         stack.callback(defective.close)
     psi = advice.load(artefact.folder, artefact.settings) if settings.shaping in ADVISED else None
     return Opened(made, defective, psi, trust)
 
 
-def shaped_training(
-    settings: Any, learner: PPO, opened: Opened, stack: ExitStack, defects: frozenset[str] = frozenset()
-) -> Training:
+def shaped_training(settings: Any, learner: PPO, opened: Opened, stack: ExitStack) -> Training:
     """A learner that a potential shapes, with what the run says of it; it closes what `stack` has opened."""
     from bkrl.agents.advised import AdvisedAgent
     from bkrl.rewards.shaping import FORMS
@@ -286,7 +281,7 @@ def shaped_training(
     advised = isinstance(agent, AdvisedAgent)
     training = (_Advised if advised else Training)(
         learner,
-        facts_of(form, defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
+        facts_of(form, settings.defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
         iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
         measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
@@ -378,7 +373,7 @@ def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:
     return [name for name, value in zip(idle, values[1:], strict=True) if value != values[0]]
 
 
-def streams_of(settings: Any, opened: Opened, defects: frozenset[str] = frozenset()) -> list[RewardStream]:
+def streams_of(settings: Any, opened: Opened) -> list[RewardStream]:
     """What the agent is paid: the env's reward and what the form of shaping adds."""
     from bkrl.rewards.bonus import Bonus, InvariantBonus, Progress
     from bkrl.rewards.shaped import ShapedReward
@@ -387,8 +382,8 @@ def streams_of(settings: Any, opened: Opened, defects: frozenset[str] = frozense
 
     potential, gamma, scale, form = opened.potential, settings.ppo.gamma, settings.reward_scale, settings.shaping
     same: dict[str, Any] = {"reward_scale": scale, "shaping_coef": settings.coef * opened.trust[0]}
-    if defects:
-        return [PublishedReward(potential, gamma, defects, **same)]
+    if settings.defects:
+        return [PublishedReward(potential, gamma, settings.defects, **same)]
     if form in ("advice", "start"):
         return [EnvReward(gamma=gamma, scale=scale)]
     same["shift"] = settings.shaping_shift

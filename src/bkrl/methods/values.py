@@ -191,7 +191,7 @@ def build(settings: ValueSettings) -> Training:
     learner: Any = PQN if isinstance(config, PQNConfig) else DQN
     form = "none" if settings.curiosity == "none" else "novelty"
     return Training(
-        learner(envs, agent, streams, config, **learning(settings, hardware, settings.defects)),
+        learner(envs, agent, streams, config, **learning(settings, hardware)),
         form_facts(form) | {"view": "symbolic"} | defect_facts(settings.defects),
         iteration_steps=config.num_envs * config.num_steps,
     )
