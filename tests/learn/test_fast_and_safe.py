@@ -8,16 +8,19 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import bkrl
 from bkrl.agents import load_agent
 from bkrl.agents.advised import Advice, AdvisedAgent
 from bkrl.agents.build import new_agent, take_weights
 from bkrl.agents.networks import ActorCritic
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.play import play
 from bkrl.core.config import HardwareConfig, PPOConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
@@ -28,7 +31,7 @@ from bkrl.learn import checkpoint, hardware
 from bkrl.learn.checkpoint import Checkpoints
 from bkrl.learn.hardware import Hardware, choose
 from bkrl.learn.loop import _warn, train
-from bkrl.learn.ppo import PPO, Adam, Diverged
+from bkrl.learn.ppo import PPO, Diverged
 from bkrl.learn.rollout import Clock
 from bkrl.methods import TrainRsConfig
 from bkrl.rewards.streams import EnvReward
@@ -366,23 +369,33 @@ def test_runs_in_another_order_are_the_same_bytes() -> None:
 
 def test_training_loads_no_compiler_of_torch() -> None:
     code = (
-        "import sys\nfrom tests.learn.test_fast_and_safe import make\nmake().iterate()\n"
+        "import sys, torch\nfrom tests.learn.test_fast_and_safe import make\nmake().iterate()\n"
+        "from bkrl.agents.networks import check_fit\n"  # of weights that are drawn from a normal distribution, too
+        "check_fit(lambda: torch.nn.Embedding(3, 4), {'weight': torch.zeros(3, 4)}, 'it')\n"
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_our_adam_is_the_one_of_torch() -> None:
+def test_every_optimiser_is_our_adam() -> None:
+    sources = sorted(Path(bkrl.__file__).parent.rglob("*.py"))
+    assert [path.name for path in sources if "torch.optim.Adam" in path.read_text()] == ["adam.py"]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_our_adam_is_the_one_of_torch(decay: float) -> None:
     start = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     found = []
-    for kind in (Adam, torch.optim.Adam):
+    own = partial(Adam, decoupled_weight_decay=decay > 0)
+    for made in (own, torch.optim.AdamW if decay else torch.optim.Adam):
+        kind = partial(made, lr=0.1, eps=1e-5, weight_decay=decay, fused=decay == 0.0)
         weight = torch.nn.Parameter(start.clone())
-        optimizer = kind([weight], lr=0.1, eps=1e-5, fused=True)
+        optimizer = kind([weight])
         for step in range(6):
             if step == 3:  # as from a checkpoint
                 state = optimizer.state_dict()
-                optimizer = kind([weight], lr=0.1, eps=1e-5, fused=True)
+                optimizer = kind([weight])
                 optimizer.load_state_dict(state)
             optimizer.zero_grad()
             weight.square().sum().backward()

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.networks.layers import Linear
 from bkrl.agents.networks.symbols import SymbolLayer
 from bkrl.agents.viewer import symbols_after
@@ -106,7 +107,7 @@ class LearntCaptioner(Captioner):
         labels = torch.from_numpy(np.where(deeds == NOTHING, len(self._group), deeds))
         counts = torch.bincount(labels, minlength=len(self._group) + 1).clamp_min(1)
         loss_of = nn.CrossEntropyLoss(weight=1 / counts.sqrt())  # what is rare must not be forgotten
-        optimizer = torch.optim.Adam(self.network.parameters(), lr=2e-3, fused=True)
+        optimizer = Adam(self.network.parameters(), lr=2e-3, fused=True)
         order, inputs = torch.Generator().manual_seed(seed), torch.from_numpy(rows)
         for _ in range(EPOCHS):
             for mb in torch.randperm(len(rows), generator=order).split(BATCH):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.protocol import Inputs, TrainableAgent
 from bkrl.agents.weights import load_weights
 from bkrl.core.activity import doing
@@ -29,7 +30,7 @@ from bkrl.data.distinct import distinct_rows
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs import env_spec
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
+from bkrl.learn.on_rollouts import Diverged, moments, restore_moments
 from bkrl.learn.protocol import Learner, Saved
 
 MINIBATCHES = 16

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from bkrl.agents.language.agent import LanguageAgent
 from bkrl.agents.language.heads import Critic
+from bkrl.agents.networks.adam import Adam
 from bkrl.core.seeds import derive_seed
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.losses import explained_variance
-from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
+from bkrl.learn.on_rollouts import Diverged, moments, restore_moments
 from bkrl.learn.rollout import Collector
 
 HELD_OUT = 4

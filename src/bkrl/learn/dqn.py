@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.q import QAgent
 from bkrl.agents.weights import load_weights
 from bkrl.core.errors import UsageError
@@ -18,7 +19,6 @@ from bkrl.core.prefixes import under
 from bkrl.core.seeds import generator
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
-from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.protocol import Saved
 from bkrl.learn.replay import Batch, Replay, drawable
 from bkrl.learn.settings import DQNConfig

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from bkrl.agents.drrn import DRRNAgent
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.viewer import Viewer, symbols_after, symbols_of
 from bkrl.agents.weights import load_weights
 from bkrl.core.errors import UsageError
@@ -26,7 +27,7 @@ from bkrl.data.views import ViewKeys, Views
 from bkrl.data.windows import Transitions, Windows
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
+from bkrl.learn.on_rollouts import Diverged, moments, restore_moments
 from bkrl.learn.protocol import Learner, Saved
 from bkrl.learn.replay import Batch, Replay, drawable
 from bkrl.learn.rollout import Clock

@@ -4,7 +4,6 @@
 at allocation: T steps, N envs, K reward streams.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,19 +28,6 @@ from bkrl.rewards.streams import RewardStream
 
 class Diverged(RunFailed):
     """A loss, a gradient or the network is no longer finite; nothing after the last checkpoint can be trusted."""
-
-
-class Adam(torch.optim.Adam):
-    """Adam without the decorators that speak to torch's compiler: those load it, which takes a second.
-
-    No optimiser is compiled here; where there is nothing to unwrap, this is `torch.optim.Adam` itself.
-    """
-
-    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
-    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
 def moments(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> dict[str, Tensor]:

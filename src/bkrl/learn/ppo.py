@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.networks.layers import to_device
 from bkrl.agents.protocol import TrainableAgent
 from bkrl.core.config import PPOConfig
@@ -29,7 +30,7 @@ from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import percent
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.losses import StepBatch, Weights, by_torch, divergence, explained_variance, losses
-from bkrl.learn.on_rollouts import Adam, Diverged, RolloutLearner
+from bkrl.learn.on_rollouts import Diverged, RolloutLearner
 from bkrl.learn.protocol import Saved
 from bkrl.rewards.streams import RewardStream
 

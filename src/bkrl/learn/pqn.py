@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bkrl.agents.networks.adam import Adam
 from bkrl.agents.q import QAgent
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.action_values import ActionValueLearner
-from bkrl.learn.on_rollouts import Adam
 from bkrl.learn.settings import PQNConfig
 from bkrl.rewards.streams import RewardStream
 

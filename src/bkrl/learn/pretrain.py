@@ -18,9 +18,10 @@ from torch import nn
 from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.language.packing import Tokens
 from bkrl.agents.language.reading import TextPair, cross_entropy_of
+from bkrl.agents.networks.adam import Adam
 from bkrl.core.seeds import generator
 from bkrl.learn.hardware import CPU, Hardware
-from bkrl.learn.on_rollouts import Adam, Diverged, moments, restore_moments
+from bkrl.learn.on_rollouts import Diverged, moments, restore_moments
 from bkrl.learn.protocol import Learner, Saved
 
 _ITERATION = 20

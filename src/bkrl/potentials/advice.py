@@ -35,6 +35,7 @@ from torch.nn import Module
 
 from bkrl.agents.advised import Advice
 from bkrl.agents.networks import ActorCritic, rebuild_network
+from bkrl.agents.networks.adam import Adam
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.prefixes import under
@@ -169,7 +170,7 @@ def imitate(
     held = max(1, int(len(order) * _HELD_OUT))
     test, train = order[:held], order[held:]
     updates = epochs * -(-len(train) // ROWS_IN_BATCH)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=_IMITATING, weight_decay=0.0)
+    optimizer = Adam(network.parameters(), lr=_IMITATING)
 
     def said(rows: Tensor) -> Tensor:
         logits = network(*seen(rows))[0]
@@ -301,7 +302,7 @@ def least_squares(
     held = max(1, int(len(shuffled) * _HELD_OUT))
     test, train = shuffled[:held], shuffled[held:]
     # Weight decay: rare situations must not get advice of their own from a handful of rows.
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-2)
+    optimizer = Adam(network.parameters(), lr=1e-3, weight_decay=1e-2, decoupled_weight_decay=True)
 
     @torch.no_grad()
     def score(q_of: Callable[[Tensor, Tensor], Tensor]) -> float:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, get
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bkrl.agents.networks.layers import CELL_SIDE, Pixels, conv, in_float32, is_image, linear, num_features
 from bkrl.agents.networks.missions import MissionLayer
@@ -320,10 +321,17 @@ def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str
     return module
 
 
+class _Undrawn(TorchFunctionMode):
+    """Normal weights are not drawn: without memory that loads torch's compiler, which takes one to two seconds."""
+
+    def __torch_function__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return kwargs["tensor"] if called is nn.init.normal_ else called(*args, **(kwargs or {}))
+
+
 def check_fit(make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], what: str) -> None:
     """InputError where the weights do not fit the module that `make` builds, or nothing of the kind can be built."""
     try:
-        with torch.device("meta"):
+        with _Undrawn(), torch.device("meta"):
             problem = misfit(make(), tensors)
     except (RuntimeError, ValueError, UsageError) as error:  # sizes that no tensor has, or a Mismatch
         problem = str(error).partition("\n")[0]

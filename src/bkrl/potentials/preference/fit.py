@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bkrl.agents.networks.adam import Adam
 from bkrl.core.errors import InputError
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
@@ -190,7 +191,7 @@ class _Trainer:
         rng = generator(seed, "preference")
         torch.manual_seed(derive_seed(seed, "preference", "init"))
         net = PreferenceNet(config, self.words)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+        optimizer = Adam(net.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, decoupled_weight_decay=True)
         steps = epochs * math.ceil(len(train) / _BATCH)
         warm_up = max(1, steps // 10)
         schedule = torch.optim.lr_scheduler.LambdaLR(
