@@ -286,7 +286,7 @@ def test_views_that_look_alike_are_embedded_once_but_a_change_between_them_count
     views = np.random.default_rng(0).integers(0, 19, (60, 82)).astype(np.uint8)
     views[:, 81] = np.arange(60)  # daylight: twenty of their own, then two bins
     views[20:, :81] = views[20, :81]
-    seen = net.alike(views)
+    seen = net.view.alike(views)
     embedded = net.embed(torch.from_numpy(views))
     assert len(np.unique(seen, axis=0)) == len(np.unique(embedded.numpy(), axis=0)) == 22
     rows: list[np.ndarray] = []
@@ -300,7 +300,7 @@ def test_views_that_look_alike_are_embedded_once_but_a_change_between_them_count
     other = NetConfig((7, 7, 3), 6, 0)
     looks = np.zeros((3, 7, 7, 3), np.uint8)
     looks[1:, 0, 0, 0] = 31, 77
-    assert len(np.unique(PreferenceNet(other).alike(looks), axis=0)) == 2
+    assert len(np.unique(PreferenceNet(other).view.alike(looks), axis=0)) == 2
 
 
 def test_statistics_by_hand():

@@ -345,6 +345,23 @@ def test_labels_of_another_annotator_dealt_out_or_averaged_are_no_control():
     }
 
 
+def test_a_setting_that_has_no_effect_on_most_runs_does_not_name_the_others():
+    """Equal labels were "bk-code (equal labels, label.calibrate=none)" beside open questions."""
+    rest = {"label.calibrate": "–"}
+    trained = [replace(one, settings=rest) for one in runs("bk-code", 200) + runs("bk-code", 300, control="shuffled")]
+    trained += [
+        replace(one, settings={"label.calibrate": calibrate})
+        for calibrate in ("none", "empty")
+        for one in runs("bk-code", 400, n=10 if calibrate == "none" else 2, control="equal labels", potential=calibrate)
+    ]
+    assert {group.label for group in group_runs(trained)[0]} == {
+        "bk-code",
+        "bk-code (shuffled)",
+        "bk-code (equal labels)",
+        "bk-code (equal labels, label.calibrate=empty)",
+    }
+
+
 def test_control_tests_are_adjusted_together():
     trained = runs("ppo", 600) + runs("bk-pref", 200, potential="p")
     for control in ("shuffled", "zero", "random"):

@@ -240,9 +240,10 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     What all runs have needs no mention, and what is a method's default; of other settings, what most runs have.
     """
     keys = {key for run in runs for key in run.settings} - {"compat", "rm.part", "rm.advice"}
-    usual = {key: Counter(run.settings.get(key, "") for run in runs).most_common() for key in keys}
+    effective = {key: [run.settings.get(key, "") for run in runs if run.settings.get(key) != NO_EFFECT] for key in keys}
+    usual = {key: Counter(values).most_common() for key, values in effective.items()}
     # Ties go to the first in the alphabet, so that labels are stable.
-    common = {key: min(value for value, count in counts if count == counts[0][1]) for key, counts in usual.items()}
+    common = {key: min((one for one, n in counts if n == counts[0][1]), default="") for key, counts in usual.items()}
     defaults = _defaults(runs[0].alg)
     common |= {key: defaults[key] for key in keys & defaults.keys() if len(usual[key]) > 1}
     drawn = ("labels", "advice")  # controls whose name says who answered
