@@ -349,7 +349,9 @@ def weights_of(ratings: NDArray[np.float64]) -> NDArray[np.float64]:
     alike, and what was not rated weighs nothing.
     """
     low, high = np.nanmin(ratings), np.nanmax(ratings)
-    raised = np.nan_to_num((ratings - low) / (high - low) if high - low > 1e-9 else ratings * 0.0 + 1.0)
+    raised = np.nan_to_num(
+        (ratings - low) / (high - low) if high - low > 1e-9 else np.where(np.isnan(ratings), 0.0, 1.0)
+    )
     return np.asarray(raised / raised.sum())
 
 

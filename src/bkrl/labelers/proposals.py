@@ -80,7 +80,12 @@ class Proposer:
     def _asked(self, number: int, best: Result | None) -> tuple[Message, ...]:
         """The conversation in which a proposal is made."""
         shown = best or Result(candidate=None)  # type: ignore[arg-type]
-        values: dict[str, Any] = {name: vars(shown)[name] for name in ("steps", "tasks", "score", "others")}
+        values: dict[str, Any] = {
+            "steps": shown.steps,
+            "tasks": shown.tasks,
+            "score": shown.score,
+            "others": shown.others,
+        }
         rendered = self.plan.card.prompts.render(TEMPLATE, **values, number=number + 1, count=self.plan.votes)
         text = rendered[-1][1]
         if best is None:

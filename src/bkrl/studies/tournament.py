@@ -274,5 +274,10 @@ def _row(number: int, entrant: Entrant, request_id: int, *, chosen: bool) -> dic
 def _entry(one: Entrant) -> dict[str, Any]:
     """An entrant in tournament.json."""
     course = None if one.course is None else {"score": one.course.score, "shares": one.course.shares}
-    known = {"name": one.name, "status": one.candidate.status, "error": one.error}
-    return {**known, "quality": one.quality, "course": course}
+    return {
+        "name": one.name,
+        "status": one.candidate.status,
+        "error": one.error,
+        "quality": one.quality,
+        "course": course,
+    }

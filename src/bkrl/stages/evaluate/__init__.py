@@ -81,9 +81,19 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     with reporter.progress("evaluate", len(modes) * config.episodes, "episodes") as update:
         for number, mode in enumerate(modes):
             done = number * config.episodes
-            how: dict[str, Any] = {"seed": config.seed, "keep": speaks, "frames": config.gifs, "start": start}
-            how["tick"] = lambda ended, done=done: update(done + ended)
-            episodes = list(play(agent, envs, config.episodes, greedy=mode == "greedy", **how))
+            episodes = list(
+                play(
+                    agent,
+                    envs,
+                    config.episodes,
+                    seed=config.seed,
+                    greedy=mode == "greedy",
+                    keep=speaks,
+                    frames=config.gifs,
+                    start=start,
+                    tick=lambda ended, done=done: update(done + ended),  # type: ignore[misc]
+                )
+            )
             outputs += _write_gifs(result, mode, [one for one in episodes[: config.gifs] if one.frames])
             document["modes"][mode] = scores = measure(episodes, family(facts.family).achievements)
             if speaks:
