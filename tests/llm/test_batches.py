@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -496,3 +496,37 @@ def test_the_key_is_nowhere(desk: Desk, capsys: pytest.CaptureFixture[str]) -> N
     assert "CANARY" not in "".join(desk.told.lines) + "".join(capsys.readouterr())
     for file in desk.folder.rglob("*"):
         assert not file.is_file() or b"CANARY" not in file.read_bytes(), file
+
+
+def test_what_is_out_in_a_batch_of_another_run_is_not_paid_for_again(desk: Desk) -> None:
+    """Handed in, or asked live; only with the other's answers, or without the other's batch, the run goes on."""
+    again = LabelConfig(
+        desk.dataset,
+        num=24,
+        llm="openai:m",
+        max_tokens=50,
+        out=desk.folder / "again",
+        cache=desk.folder / "batch" / "cache",
+    )
+    desk.label("submit")
+    label(replace(again, batch="submit"), desk.told)
+    assert f"requests are out with a batch of {desk.folder / 'batch' / 'run'}" in desk.told.lines[-1]
+    assert max(desk.server.desk.submitted.values()) == 1
+    live = replace(again, out=desk.folder / "live")
+    with pytest.raises(RunFailed, match="out with a batch of"):
+        label(live, desk.told)
+    desk.label("collect")
+    label(live, desk.told)
+    done = label(replace(again, batch="collect"), desk.told)
+    assert done is not None
+    assert max(desk.server.billed.values()) == 1
+    assert not list((desk.folder / "batch" / "cache" / "alive").iterdir()), "nothing is out"
+
+
+@pytest.mark.parametrize("call", ["upload", "create"])
+def test_a_batch_that_was_never_started_keeps_no_question_from_other_runs(desk: Desk, call: str) -> None:
+    desk.server.desk.plan = lambda called, attempt: "400" if called == call else "ok"
+    with pytest.raises(RunFailed):
+        desk.label("submit", num=10)
+    with Store(desk.folder / "batch" / "cache") as store:
+        assert not any(map(store.elsewhere, [key for (key,) in store.execute("select key from attempt")]))

@@ -262,12 +262,6 @@ class Family:
         """(B, *obs_shape) uint8 → B captions: sentences divided by ", " or ". "."""
         raise NotImplementedError
 
-    def caption_transitions(
-        self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
-    ) -> list[str] | None:
-        """(B, *obs_shape), (B,), (B, *obs_shape) → B captions of what happened; None where nothing puts it in words."""
-        return None
-
     def situations(self, env_spec: EnvSpec) -> GoalSpace | None:
         """What goals can be set by in this env; None where its actions are no deeds."""
         return None

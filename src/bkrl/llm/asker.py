@@ -35,7 +35,7 @@ from bkrl.llm.policy import (
 )
 from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Backend, Exchange, Fault, Reply, Request, cleaned, request_content, request_key
-from bkrl.llm.store import Store
+from bkrl.llm.store import PROCESS, Store
 from bkrl.llm.usage import Usage
 
 
@@ -231,7 +231,9 @@ class Asker:
     async def _from_others(self, key: str) -> Reply | None:
         """What another process got that asked the same, or gets that waits for the answer now."""
         assert self.store is not None
-        while self.store.elsewhere(key):
+        while who := self.store.elsewhere(key):
+            if who != PROCESS:
+                raise self._halt(f"A question is out with {who}; collect it there first, or name another --cache")
             if not self._others_named:
                 self._others_named = True
                 self.reporter.say("Another process asks some of the same questions; its answers are waited for.")

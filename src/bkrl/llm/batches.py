@@ -117,6 +117,14 @@ class Batches:
             else:
                 self._reporter.say("Nothing to submit: every answer is here; --batch collect finishes the run.")
             return
+        theirs = {key: who for key in todo if (who := self._store.elsewhere(key))}
+        for who, count in Counter(theirs.values()).items():
+            self._reporter.warn(
+                f"{count:,} requests are out with {who}; they are not submitted again. Collect there first."
+            )
+        todo = {key: request for key, request in todo.items() if key not in theirs}
+        if not todo:
+            return
         sent = 0
         for keys, lines, most in self._chunks(todo):
             await self._hand_in(keys, lines, most)
@@ -158,7 +166,11 @@ class Batches:
         self.batches.append(batch)
         # Before its money is set aside: a kill in between must not leave a sum that belongs to no batch.
         self._save()
-        name = self._budget.begin(most, len(keys), batch_name(batch.token))
+        name = batch_name(batch.token)
+        if not self._store.hand_in(keys, name, self._folder):
+            self._forget(batch)
+            raise RunFailed("Another run has just submitted some of these questions; run the same command again.")
+        self._budget.begin(most, len(keys), name)
         try:
             atomic_write(file, b"".join(lines))
             file_id = await self._api.upload(file)
@@ -166,8 +178,7 @@ class Batches:
         except Fault as fault:
             if not fault.billed:  # it is certain that nothing was started
                 self._budget.settle(name, 0.0, unsent=len(keys))
-                self.batches.remove(batch)
-                self._save()
+                self._forget(batch)
             raise
         finally:
             file.unlink(missing_ok=True)
@@ -181,12 +192,18 @@ class Batches:
             found = await self._api.find(batch.token)
             if found is not None:
                 batch.batch_id, batch.status = found, "submitted"
+                self._save()
             else:
-                self.batches.remove(batch)
                 self._budget.settle(batch_name(batch.token), 0.0, unsent=len(batch.keys))
-            self._save()
+                self._forget(batch)
         for file in self._folder.glob("batch-*.jsonl"):
             file.unlink(missing_ok=True)
+
+    def _forget(self, batch: SentBatch) -> None:
+        """It was never started."""
+        self.batches.remove(batch)
+        self._store.come_back(batch_name(batch.token))
+        self._save()
 
     async def _status(self) -> None:
         await self._recover()
@@ -223,6 +240,7 @@ class Batches:
                 words = "; ".join(str(error.get("message")) for error in (listed or [])[:3] if isinstance(error, dict))
                 self._reporter.warn(f"{batch.batch_id} failed as a whole ({redacted(words) or 'no reason given'}).")
             batch.collected = True
+            self._store.come_back(batch_name(batch.token))
             self._save()
         return outcome
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 import time
@@ -28,12 +29,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.core.files import lock, locked
+from bkrl.core.files import atomic_write, lock, locked
 from bkrl.core.reporter import Reporter
 from bkrl.llm.protocol import Reply
 
 FILE = "replies.sqlite"
 STORE_VERSION = 3
+PROCESS = "another process"
 _STALE_SECONDS = 3600.0
 _LOG_HEADER, _FRAME_HEADER = 32, 24
 """Bytes in SQLite's write-ahead log: https://www.sqlite.org/fileformat.html#walformat"""
@@ -152,14 +154,27 @@ class Store:
             )
         return int(cursor.lastrowid or 0)
 
-    def elsewhere(self, key: str) -> bool:
-        """Whether another process, which is alive, waits for the answer."""
-        with self._explained():
-            rows = self._db.execute(
-                "select process from attempt where key = ? and outcome = 'in flight' and process <> ?",
-                (key, self._process),
-            ).fetchall()
-        return any(self._signs.alive(process) for (process,) in rows)
+    def hand_in(self, keys: Sequence[str], batch: str, folder: Path) -> bool:
+        """Note that questions go into a batch of the run in `folder`. False, and nothing is noted, where somebody else
+        waits for one of them.
+        """
+        with self.transaction():
+            if any(map(self.elsewhere, keys)):
+                return False
+            self._signs.hand_in(batch, folder)
+            rows = [(key, batch) for key in keys]
+            self._db.executemany("insert into attempt(key, process, outcome) values (?, ?, 'in flight')", rows)
+        return True
+
+    def come_back(self, batch: str) -> None:
+        """A batch was fetched, or never started: nobody waits for it."""
+        self.execute("update attempt set outcome = 'came back' where process = ? and outcome = 'in flight'", (batch,))
+        self._signs.come_back(batch)
+
+    def elsewhere(self, key: str) -> str:
+        """Who else waits for the answer: PROCESS, "a batch of FOLDER", where a run's batch is out, or ""."""
+        wanted = "select process from attempt where key = ? and outcome = 'in flight' and process <> ?"
+        return next(filter(None, (self._signs.who(one) for (one,) in self.execute(wanted, (key, self._process)))), "")
 
     def end(self, attempt: int, outcome: str) -> None:
         """Note how the attempt went (`answered`, or a fault's reason)."""
@@ -330,9 +345,25 @@ class SignsOfLife:
             self._own = (self._folder / name).open("wb")
             lock(self._own)
 
+    def hand_in(self, batch: str, folder: Path) -> None:
+        """A batch lives by itself until it comes back. Its file holds the folder of the run that sent it."""
+        self._folder.mkdir(exist_ok=True)
+        atomic_write(self._folder / batch, os.fsencode(folder.absolute()))
+
+    def come_back(self, batch: str) -> None:
+        (self._folder / batch).unlink(missing_ok=True)
+
+    def who(self, name: str) -> str:
+        """Who lives under a name; see `Store.elsewhere`."""
+        if not name.startswith("batch-"):
+            return PROCESS if locked(self._folder / name) else ""
+        with contextlib.suppress(FileNotFoundError):
+            return f"a batch of {os.fsdecode((self._folder / name).read_bytes())}"
+        return ""
+
     def alive(self, name: str) -> bool:
-        """Whether a process shows itself under this name."""
-        return locked(self._folder / name)
+        """Whether a process or a batch shows itself under this name."""
+        return bool(self.who(name))
 
     def close(self) -> None:
         if self._own is not None:

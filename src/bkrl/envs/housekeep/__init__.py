@@ -92,14 +92,6 @@ class Housekeep(Family):
 
         return caption_batch(observations, language)
 
-    def caption_transitions(
-        self, before: NDArray[np.uint8], actions: NDArray[np.int64], after: NDArray[np.uint8]
-    ) -> list[str]:
-        """ "pick lamp" or "lamp in kitchen fridge", in the words of ELLM's goals; "" for all other steps."""
-        from bkrl.envs.housekeep.captions import caption_transitions
-
-        return caption_transitions(before, after)
-
     def placing(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> Places:
         from bkrl.envs.housekeep.options import chosen
 
