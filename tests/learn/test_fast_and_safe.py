@@ -372,6 +372,9 @@ def test_training_loads_no_compiler_of_torch() -> None:
         "import sys, torch\nfrom tests.learn.test_fast_and_safe import make\nmake().iterate()\n"
         "from bkrl.agents.networks import check_fit\n"  # of weights that are drawn from a normal distribution, too
         "check_fit(lambda: torch.nn.Embedding(3, 4), {'weight': torch.zeros(3, 4)}, 'it')\n"
+        "from bkrl.potentials.preference.net import NetConfig, PreferenceNet\n"  # numbers that are counted, too
+        "flat = NetConfig((82,), 6, 1, grid=(9, 7), faced=(63, 30))\n"
+        "check_fit(lambda: PreferenceNet(flat), PreferenceNet(flat).state_dict(), 'it')\n"
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -310,10 +310,9 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str) -> _Module:
-    """The module that `make` builds, with the weights `tensors`; memory is taken only when they fit.
+    """The module that `make` builds with the weights `tensors`; memory is taken only when they fit (`check_fit`).
 
-    Raises:
-        InputError: they do not fit `what`, or nothing of the kind can be built.
+    Raises InputError where they do not, or nothing of the kind can be built.
     """
     check_fit(make, tensors, what)
     module = make()
@@ -322,10 +321,11 @@ def fitted(make: Callable[[], _Module], tensors: Mapping[str, Tensor], what: str
 
 
 class _Undrawn(TorchFunctionMode):
-    """Normal weights are not drawn: without memory that loads torch's compiler, which takes one to two seconds."""
+    """Normal weights are not drawn, and ranges have memory: without it, either loads torch's compiler (1 to 3 s)."""
 
     def __torch_function__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return kwargs["tensor"] if called is nn.init.normal_ else called(*args, **(kwargs or {}))
+        given = (kwargs or {}) | ({"device": "cpu"} if called is torch.arange else {})
+        return given["tensor"] if called is nn.init.normal_ else called(*args, **given)
 
 
 def check_fit(make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], what: str) -> None:
