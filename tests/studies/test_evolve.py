@@ -26,6 +26,7 @@ from bkrl.llm import serve
 from bkrl.llm.rules.proposals import FACTORS, proposed, varied
 from bkrl.llm.session import AskSession
 from bkrl.methods import TrainRsConfig
+from bkrl.potentials import advice
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.report.costs import costs
 from bkrl.report.provenance import follow, named
@@ -46,7 +47,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., EvolveCo
 
     def made(out: Path, **changes: object) -> EvolveConfig:
         base = EvolveConfig(
-            data, f"{ENV} {OTHER}", out=out, rounds=2, proposals=3, trained=1, steps=2_048, train_seeds=1,
+            data, f"{ENV} {OTHER}", out=out, rounds=2, proposals=2, trained=1, steps=2_048, train_seeds=1,
             eval_episodes=2, train_shaping="pbrs", cache=out.parent / "cache",
         )  # fmt: skip
         return replace(base, **changes)  # type: ignore[arg-type]
@@ -66,8 +67,8 @@ def held(tmp_path_factory: pytest.TempPathFactory, settings: Callable[..., Evolv
 
 def test_a_tournament_asks_trains_and_chooses(held):
     facts, rows = held.facts, labels_of(held)
-    assert facts["usage"]["requests"] == len(rows) == 6
-    # without a program, and one of three programs in each round, on two tasks
+    assert facts["usage"]["requests"] == len(rows) == 4
+    # without a program, and one of two programs in each round, on two tasks
     assert facts["tournament"]["trainings"] == len(list(held.path.glob("cells/*/task*/manifest.json"))) == 6
     assert facts["steps"] == 6 * 2_048
     assert facts["chosen_on"] == [{"env": ENV, "seeds": [101]}, {"env": OTHER, "seeds": [101]}]
@@ -84,10 +85,10 @@ def test_a_tournament_asks_trains_and_chooses(held):
 
 
 def test_writers_learn_how_agents_fared_and_never_the_task(held):
-    first, second = said(held)[:3], said(held)[3:]
+    first, second = said(held)[:2], said(held)[2:]
     for place, turns in enumerate(first):
         assert len(turns) == 2
-        assert f"This is proposal {place + 1} of 3." in turns[-1]
+        assert f"This is proposal {place + 1} of 2." in turns[-1]
         assert "Agents were trained" not in turns[-1]
     tournament = json.loads((held.path / "tournament.json").read_text())
     program = next(row["program"] for row in labels_of(held) if row["round"] == 0 and row["score"] is not None)
@@ -118,7 +119,7 @@ def test_the_winner_is_an_ordinary_potential_and_says_where_it_was_chosen(held, 
         train_rs.run(TrainRsConfig(**{**common, "alg": "bk-code"}, env=ENV, out=tmp_path / "other"), Reporter())
     chain = follow([elsewhere.path])
     label = next(row for row in costs(chain) if row.stage == "label")
-    assert (label.runs, label.steps, label.requests) == (1, 6 * 2_048, 6)
+    assert (label.runs, label.steps, label.requests) == (1, 6 * 2_048, 4)
     (trained,) = training_runs(chain, chain.of("train-rs"))[0]
     collected = sum(int(node.facts.get("steps", 0)) for node in chain.of("collect"))
     assert trained.collect_steps == collected + 6 * 2_048
@@ -166,7 +167,7 @@ def contents(run: Path) -> dict[str, bytes]:
 def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(
     endpoint, tmp_path, monkeypatch, settings
 ):
-    config = settings(tmp_path / "stopped", llm="openai:m", tasks=ENV, proposals=2)
+    config = settings(tmp_path / "stopped", llm="openai:m", tasks=ENV)
     real = {"train_rm": train_rm.run, "train_rs": train_rs.run}
     for stage, survive in (("train_rs", 1), ("train_rm", 1), ("train_rs", 2), ("train_rm", 3)):
         left = iter([True] * survive)
@@ -191,19 +192,29 @@ def test_a_killed_tournament_goes_on_to_the_same_bytes_and_asks_nothing_twice(
 
 
 def test_limits_hold_and_the_same_command_goes_on(endpoint, tmp_path, settings):
-    config = settings(tmp_path / "run", llm="openai:m", max_requests=3, tasks=ENV, proposals=2)
-    with pytest.raises(RunFailed, match="limit of 3 requests"):
-        evolve.run(config, Reporter())
-    assert endpoint.seen.total() == 3
-    with pytest.raises(RunFailed, match="limit of 3 requests"):
-        evolve.run(config, Reporter())
-    assert endpoint.seen.total() == 3
+    """The limit comes in the second round, and at once where the same command is given again."""
+    config = settings(tmp_path / "run", llm="openai:m", max_requests=1, tasks=ENV, proposals=1)
+    for _ in range(2):
+        with pytest.raises(RunFailed, match="limit of 1 request"):
+            evolve.run(config, Reporter())
+        assert endpoint.seen.total() == 1
     assert evolve.run(replace(config, max_requests=0), Reporter()).complete
-    assert endpoint.seen.total() == 4
+    assert endpoint.seen.total() == 2
 
 
+def test_a_program_without_advice_is_not_trained_with(tmp_path, settings, monkeypatch):
+    monkeypatch.setattr(advice, "LEAST_SHARE", 2.0)
+    config = settings(tmp_path / "run", train_shaping="advice", rounds=1, tasks=ENV, proposals=1)
+    with pytest.raises(RunFailed, match=r"could be trained with \(its advice is empty"):
+        evolve.run(config, Reporter())
+    (entrant,) = json.loads((tmp_path / "run/tournament.json").read_text())["entrants"]
+    assert entrant["error"].startswith("its advice is empty")
+    assert [path.parent.name for path in tmp_path.glob("run/cells/*/task*")] == ["without"] * 2  # the run and its log
+
+
+@pytest.mark.slow
 def test_programs_without_advice_are_not_trained_with(tmp_path, settings):
-    changes = {"dataset": Path("sample:data-minigrid"), "rounds": 1, "tasks": ENV, "trained": 3}
+    changes = {"dataset": Path("sample:data-minigrid"), "rounds": 1, "tasks": ENV, "proposals": 3, "trained": 3}
     run = evolve.run(settings(tmp_path / "run", train_shaping="advice", **changes), Reporter())
     entrants = json.loads((run.path / "tournament.json").read_text())["entrants"]
     empty = [one for one in entrants if one["error"].startswith("its advice is empty")]
@@ -299,7 +310,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, mo
 
 def test_a_forecast_says_requests_and_steps(tmp_path, settings):
     found = evolve.outlook(settings(tmp_path / "run", dry_run=True), Reporter())
-    assert (found.requests, found.at_most) == (6, 4), "three more where a program fails its check"
+    assert (found.requests, found.at_most) == (4, 4), "three more where a program fails its check"
     assert "At most 6 trainings of 2,048 steps, 12,288 env steps in all." in found.notes
     grown = evolve.outlook(settings(tmp_path / "run", dry_run=True, llm="equal", with_memory=True), Reporter())
     assert (grown.requests, grown.at_most) == (17**2, 1)

@@ -269,10 +269,10 @@ def test_a_finished_run_with_other_settings_is_not_taken_for_the_cell(tmp_path, 
     assert not do(tmp_path, monkeypatch, only=only)[0].failed
 
 
-def test_an_unfinished_run_with_other_settings_is_no_failure_to_remember(tmp_path, monkeypatch):
+def test_an_unfinished_run_with_other_settings_is_no_failure_to_remember(tmp_path, monkeypatch, undisturbed):
     """Its settings may come back, or the run may go: neither needs --retry-failed."""
     only, run = "chain/ppo-s1", tmp_path / "out" / "chain" / "ppo-s1"
-    do(tmp_path, monkeypatch, only=only)
+    shutil.copytree(undisturbed / only, run)
     (run / "manifest.json").unlink()
     changed = TOY.replace("steps = 4096\n", "steps = 2048\n")
     outcome, order = do(tmp_path, monkeypatch, changed, only=only)
@@ -308,14 +308,16 @@ def test_the_folder_may_be_named_by_another_path(tmp_path, monkeypatch, undistur
 @pytest.mark.parametrize(
     "before", ["bk-pref-s1", *(pytest.param(one, marks=pytest.mark.slow) for one in ("label-pref", "rm-pref"))]
 )
-def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, before):
+def test_a_study_that_was_moved_goes_on(tmp_path, monkeypatch, undisturbed, before):
     """Wherever it is cut: what a run was made from is known by its hash, and is looked for where the study has it."""
-    done = do(tmp_path, monkeypatch, only=f"chain/{before}")[0].done
-    (tmp_path / "out").rename(tmp_path / "moved")
+    cells = ["data", "label-pref", "rm-pref", "bk-pref-s1", "eval-bk-pref-s1"]
+    done = cells[: cells.index(before) + 1]
+    for name in done:
+        shutil.copytree(undisturbed / "chain" / name, tmp_path / "moved" / "chain" / name)
     outcome, order = do(tmp_path, monkeypatch, only="chain/eval-bk*", out=Path("moved"))
     assert not outcome.failed
-    assert len(outcome.done) == 5
-    assert set(order) == set(outcome.done) - set(done)
+    assert outcome.done == [f"chain/{name}" for name in cells]
+    assert order == outcome.done[len(done) :]
     # Another run in the place of an input is still another run.
     data = tmp_path / "moved" / "chain" / "data" / "manifest.json"
     data.write_text(data.read_text() + " ")
@@ -385,8 +387,8 @@ def test_only_the_failures_that_are_chosen_are_tried_again(tmp_path, monkeypatch
     assert do(tmp_path, monkeypatch, BROKEN)[1] == order == []
 
 
-def test_a_damaged_run_is_one_failure_and_does_not_end_the_others(tmp_path, monkeypatch):
-    do(tmp_path, monkeypatch, only="chain/data")
+def test_a_damaged_run_is_one_failure_and_does_not_end_the_others(tmp_path, monkeypatch, undisturbed):
+    shutil.copytree(undisturbed / "chain/data", tmp_path / "out/chain/data")
     (tmp_path / "out" / "chain" / "data" / "manifest.json").write_text("{")
     outcome, order = do(tmp_path, monkeypatch)
     assert "cannot be read as JSON" in outcome.failed["chain/data"]
@@ -611,7 +613,8 @@ def test_printed_commands_mean_the_same_settings(preset, monkeypatch):
     assert given == [cell.config for cell in cells]
 
 
-def test_the_report_of_a_part_is_on_what_is_done(tmp_path, monkeypatch):
+def test_the_report_of_a_part_is_on_what_is_done(tmp_path, monkeypatch, undisturbed):
+    shutil.copytree(undisturbed / "chain/ppo-s1", tmp_path / "out/chain/ppo-s1")
     outcome, _ = do(tmp_path, monkeypatch, only="chain/ppo-s1", report=True)
     assert [Path(one).name for one in outcome.report.manifest["inputs"]] == ["ppo-s1"]
     study = load_study(str(tmp_path / "toy.toml"), OUT)
