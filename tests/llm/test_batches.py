@@ -315,7 +315,7 @@ def test_a_kill_after_the_replies_came_records_no_refusal_twice(desk: Desk, monk
     assert done is not None
 
 
-@pytest.mark.parametrize("status", ["500_after", "502_after"])
+@pytest.mark.parametrize("status", ["500_after", pytest.param("502_after", marks=pytest.mark.slow)])
 def test_a_batch_whose_creation_answers_with_a_failure_is_not_given_up(desk: Desk, status: str) -> None:
     """The gateway failed, the batch was made, and is not in the list yet."""
     desk.server.desk.plan = lambda call, attempt: status if call == "create" else "ok"

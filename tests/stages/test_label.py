@@ -457,8 +457,14 @@ def test_a_dry_run_of_programs_asks_what_the_run_asks(
         assert (foretold.kept, stage.outlook(config, Reporter()).kept) == (0, 2)
 
 
-@pytest.mark.parametrize("env_id", [BABYAI, CRAFTER])
-@pytest.mark.parametrize("variant", ["code", "pref", "goal"])
+@pytest.mark.parametrize(
+    ("env_id", "variant"),
+    [
+        *product([BABYAI], ["code", "pref", "goal"]),
+        (CRAFTER, "pref"),
+        *(pytest.param(CRAFTER, one, marks=pytest.mark.slow) for one in ("code", "goal")),
+    ],
+)
 def test_example_prompts_are_what_would_be_sent(env_id: str, variant: Any) -> None:
     text = example_prompt(variant, env_id)
     assert text == example_prompt(variant, env_id)
@@ -472,7 +478,7 @@ def test_labels_from_a_model_carry_their_quality(babyai: Path, tmp_path: Path, m
     with FaultServer(lambda prompt, attempt: "prose" if int(prompt[:2], 16) < 25 else "ok") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY-abcdefgh")
-        result = label(babyai, tmp_path, num=80, llm="openai:m", swap="both", votes=2)
+        result = label(babyai, tmp_path, num=40, llm="openai:m", swap="both", votes=2)
     quality = result.facts["quality"]
     assert quality["agreement_with_rules"]["n"] > 10
     assert quality["position_bias"]["n"] > 10
@@ -511,6 +517,7 @@ def wait_for(server: FaultServer, requests: int) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_answered(babyai: Path, tmp_path: Path) -> None:
     with FaultServer(latency=0.05) as server:
         process = start(babyai, tmp_path, server, 300)

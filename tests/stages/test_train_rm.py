@@ -137,8 +137,9 @@ def labelled(data, tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("variant", "control"),
     [
-        ("code", "none"), ("pref", "none"), ("goal", "none"), pytest.param("pref", "shuffled", marks=pytest.mark.slow),
-        ("goal", "shuffled"), ("code", "random"), ("goal", "zero"), ("goal", "constant"),
+        ("code", "none"), ("pref", "none"), ("goal", "none"), ("goal", "shuffled"), ("goal", "zero"),
+        ("goal", "constant"), pytest.param("pref", "shuffled", marks=pytest.mark.slow),
+        pytest.param("code", "random", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path, variant, control):
@@ -184,7 +185,7 @@ def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path,
 def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(labelled, data, tmp_path):
     said = Said()
     runs = {
-        control: run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / control, control=control, epochs=2), said)
+        control: run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / control, control=control, epochs=1), said)
         for control in ("none", "constant")
     }
     real, same = (load_potential(made.path) for made in runs.values())
@@ -201,10 +202,15 @@ def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(
     assert any(line.startswith("In every state the same: ") for line in said.lines)
 
 
-@pytest.mark.parametrize("variant", ["code", *(pytest.param(one, marks=pytest.mark.slow) for one in ("pref", "goal"))])
-def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant, monkeypatch):
-    if variant != "goal":  # half of the updates are enough for these
-        monkeypatch.setattr("bkrl.potentials.parts.UPDATES", 1_000)
+@pytest.mark.parametrize(
+    ("variant", "updates"),
+    [
+        ("code", 50),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("code", 1_000), ("pref", 1_000), ("goal", 2_000))),
+    ],
+)
+def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant, updates, monkeypatch):
+    monkeypatch.setattr("bkrl.potentials.parts.UPDATES", updates)
     made = {
         part: run(TrainRmConfig(labels=labelled[variant], out=tmp_path / part, part=part, epochs=4), Reporter())
         for part in ("whole", "state", "rest")
@@ -220,10 +226,11 @@ def test_the_parts_of_a_potential_add_up_to_it(labelled, data, tmp_path, variant
     assert alone == of_state[:60].tolist()  # whatever was before, in whatever batch
     views = dataset.observations[rows, 0]
     naive = np.array([phi[views == place].mean() for place in views])  # over the windows that end in a view
-    assert np.corrcoef(of_state, naive)[0, 1] > 0.7  # 25 places without an order, from two thousand windows
+    learnt = updates >= 1_000  # 25 places without an order, from two thousand windows
+    assert not learnt or np.corrcoef(of_state, naive)[0, 1] > 0.7
     explained = made["state"].facts["training"]["state_explains"]
     assert explained == made["rest"].facts["training"]["state_explains"]
-    assert 0.1 < explained < naive.var() / phi.var() + 0.1
+    assert not learnt or 0.1 < explained < naive.var() / phi.var() + 0.1
     for one in made.values():
         assert all(check["passed"] for check in json.loads(one.file(CERTIFICATE).read_text())["checks"])
         assert one.facts["variant"] == variant
@@ -419,9 +426,10 @@ def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
     assert not any("nan" in line for line in said.lines)
 
 
-def test_training_that_stops_early_says_so(labelled, tmp_path):
-    said = Said()
-    run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / "rm", epochs=40, control="shuffled"), said)
+def test_training_that_stops_early_says_so(data, labelled, tmp_path):
+    said, pairs = Said(), read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()[:300]
+    few = labels(tmp_path / "few", data, "pref", pairs, "preferences.parquet", PREFERENCES)
+    run(TrainRmConfig(labels=few, out=tmp_path / "rm", epochs=40, control="shuffled"), said)
     assert any(re.search(r"no longer fell \(\d+ of at most 40 epochs\)", line) for line in said.lines), said.lines
 
 

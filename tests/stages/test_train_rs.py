@@ -116,8 +116,8 @@ def test_learns_the_better_exit(tmp_path: Path, alg: str) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        *("pbrs", "advice", "progress", "additive"),
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("pbrs+advice", "decay", "pbim")),
+        *("pbrs", "advice", "additive"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("progress", "pbrs+advice", "decay", "pbim")),
     ],
 )
 def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str) -> None:
@@ -139,7 +139,7 @@ def test_every_form_of_shaping_says_what_it_guarantees(tmp_path: Path, form: str
 )
 def test_trust_follows_the_accuracy_of_the_potential(tmp_path: Path, form: str) -> None:
     def weights(name: str, **changes) -> bytes:
-        made = run(settings(tmp_path / name, steps=1_500, **changes), Reporter())
+        made = run(settings(tmp_path / name, steps=512, **changes), Reporter())
         return (made.path / "policy.safetensors").read_bytes()
 
     def potential(name: str, **facts) -> Path:
@@ -250,8 +250,8 @@ def test_empty_advice_that_was_asked_for_is_plain_ppo_and_says_so(tmp_path: Path
         monkeypatch.setattr(Advice, "empty", False)
     potential = potential_run(tmp_path / "rm", scale=float("inf"))
     monkeypatch.undo()
-    plain = run(settings(tmp_path / "ppo", steps=2_000), Reporter())
-    config = settings(tmp_path / "run", steps=2_000, alg="bk-code", potential=potential, shaping="advice")
+    plain = run(settings(tmp_path / "ppo", steps=1_000), Reporter())
+    config = settings(tmp_path / "run", steps=1_000, alg="bk-code", potential=potential, shaping="advice")
     said = Said()
     advised = run(replace(config, allow_empty_advice=True), said)
     assert advised.file("policy.safetensors").read_bytes() == plain.file("policy.safetensors").read_bytes()
@@ -313,10 +313,13 @@ def test_missions_that_change_and_are_not_seen_are_warned_of(tmp_path: Path, env
     assert all(f"The missions of {env} change between episodes, and the policy" in one for one in said.warnings)
 
 
-def test_a_shifted_potential_pays_another_reward_and_keeps_the_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [1_000, pytest.param(15_000, marks=pytest.mark.slow)])
+def test_a_shifted_potential_pays_another_reward_and_keeps_the_answer(tmp_path: Path, steps: int) -> None:
     code = potential_run(tmp_path / "rm")
-    result = run(settings(tmp_path / "run", alg="bk-code", potential=code, shaping_shift=1.0), Reporter())
-    assert greedy(result.path)[:3].tolist() == [1, 1, 1]
+    shifted = settings(tmp_path / "run", alg="bk-code", potential=code, shaping_shift=1.0, steps=steps)
+    result = run(shifted, Reporter())
+    assert steps < 15_000 or greedy(result.path)[:3].tolist() == [1, 1, 1]
+    assert rows(result.path, "shaping/phi_mean")
     assert all(row["shaping/phi_mean"] >= 0 for row in rows(result.path, "shaping/phi_mean"))
 
 

@@ -43,7 +43,7 @@ def test_the_manifest_says_which_defects_are_on_and_that_nothing_is_guaranteed(t
 def test_defects_change_what_is_learnt_and_b9_is_how_it_is_anyway(tmp_path: Path) -> None:
     everywhere = "def potential(observations, actions, valid):\n    return -1.0 - observations[:, -1, 0]\n"
     base = settings(
-        tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm", source=everywhere), steps=1_500
+        tmp_path / "run", alg="bk-code", potential=potential_run(tmp_path / "rm", source=everywhere), steps=512
     )
     policies = {}
     for compat in ("", "b2", "b3", "b6", "b7", "b8", "b9", "b10"):

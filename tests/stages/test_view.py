@@ -51,7 +51,7 @@ def test_a_policy_that_sees_pictures_is_trained_and_judged(tmp_path: Path) -> No
     assert judged.facts["episode_length"] <= 12
 
 
-@pytest.mark.parametrize("form", ["rnd", "bk-code pbrs", "bk-code pbim"])
+@pytest.mark.parametrize("form", ["rnd", "bk-code pbrs", pytest.param("bk-code pbim", marks=pytest.mark.slow)])
 def test_novelty_and_potentials_read_the_symbols(tmp_path: Path, form: str) -> None:
     alg, _, shaping = form.partition(" ")
     shaped = {"potential": Path("sample:bk-code-crafter"), "shaping": shaping} if shaping else {}

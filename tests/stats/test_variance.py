@@ -160,7 +160,9 @@ def coverage(datasets: int, sd: float, spoken_of: bool, studies: int = 250) -> f
     return held / studies
 
 
-@pytest.mark.parametrize(("datasets", "sd"), [(3, 0.2), (3, 0.0), (5, 0.2), (10, 0.2)])
+@pytest.mark.parametrize(
+    ("datasets", "sd"), [(3, 0.2), (3, 0.0), (5, 0.2), pytest.param(10, 0.2, marks=pytest.mark.slow)]
+)
 def test_intervals_of_ratios_hold_for_other_datasets(datasets: int, sd: float) -> None:
     assert coverage(datasets, sd, spoken_of=True) >= 0.9
 

@@ -47,17 +47,22 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return runs.babyai(tmp_path_factory.mktemp("data") / "d", episodes=12, length=60)
 
 
-@pytest.fixture(scope="module")
-def pref(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = runs.pref_run(tmp_path_factory.mktemp("pref") / "run", dataset, judge, 2100)
+def judged(path: Path, dataset: Dataset, number: int) -> Path:
+    """A run of so many pairs, with its page."""
+    run = runs.pref_run(path, dataset, judge, number)
     labels_page.write(run)
     return run
 
 
 @pytest.fixture(scope="module")
+def pref(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return judged(tmp_path_factory.mktemp("pref") / "run", dataset, 210)
+
+
+@pytest.fixture(scope="module")
 def swapped(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 60, swap="both", votes=2)
-    conduct(path, lambda text: "1", n=30)
+    path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 40, swap="both", votes=2)
+    conduct(path, lambda text: "1", n=20)
     return path
 
 
@@ -218,7 +223,11 @@ def test_quality_for_other_pages(pref: Path, program: Path, swapped: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "content", ["<script>\n{}\n", '{"pair_id": 0, "choice": "A", "swapped": false, "labels": "x"}\n']
+    "content",
+    [
+        "<script>\n{}\n",
+        pytest.param('{"pair_id": 0, "choice": "A", "swapped": false, "labels": "x"}\n', marks=pytest.mark.slow),
+    ],
 )
 def test_an_audit_that_cannot_be_used_hides_no_figures(swapped: Path, tmp_path: Path, content: str) -> None:
     run = shutil.copytree(swapped, tmp_path / "run")
@@ -294,12 +303,16 @@ def choose(page: browser.Page, name: str, value: str) -> str:
 
 
 @driven
-def test_two_thousand_pairs_can_be_paged_filtered_and_walked_through(page: browser.Page, pref: Path) -> None:
+@pytest.mark.parametrize("number", [210, pytest.param(2100, marks=pytest.mark.slow)])
+def test_many_pairs_can_be_paged_filtered_and_walked_through(
+    page: browser.Page, pref: Path, dataset: Dataset, tmp_path: Path, number: int
+) -> None:
+    pref = pref if number == 210 else judged(tmp_path / "run", dataset, number)
     page.open(pref / labels_page.PAGE)
-    assert page.run(TOLD) == "1 to 20 of 2,100 pairs"
+    assert page.run(TOLD) == f"1 to 20 of {number:,} pairs"
     assert page.run(ARTICLES) == 20
     page.press("n")
-    assert page.run(TOLD) == "21 to 40 of 2,100 pairs"
+    assert page.run(TOLD) == f"21 to 40 of {number:,} pairs"
     page.press("p")
     page.press("j")
     page.press("j")
@@ -309,19 +322,19 @@ def test_two_thousand_pairs_can_be_paged_filtered_and_walked_through(page: brows
     page.wait("document.querySelectorAll('#browse article')[0].querySelector('pre.reply') !== null")
     rows = labels_page.labels_of(Run.open(pref))
     ties = sum(row["label"] == 0.5 for row in rows)
-    assert choose(page, "label", "tie").endswith(f"of {ties:,} pairs, 2,100 in all")
+    assert choose(page, "label", "tie").endswith(f"of {ties:,} pairs, {number:,} in all")
     none = sum(row["label"] is None for row in rows)
-    assert choose(page, "label", "none").endswith(f"of {none:,} pairs, 2,100 in all")
-    assert choose(page, "status", "labelled") == "None of 2,100 pairs is like that."
+    assert choose(page, "label", "none").endswith(f"of {none:,} pairs, {number:,} in all")
+    assert choose(page, "status", "labelled") == f"None of {number:,} pairs is like that."
     page.run("document.forms.filters.reset()")
-    page.wait(f"{TOLD} === '1 to 20 of 2,100 pairs'")
+    page.wait(f"{TOLD} === '1 to 20 of {number:,} pairs'")
     replies = {row["request_id"]: row["reply"] for row in labels_page.responses_of(Run.open(pref))}
     needle = re.search(r"needle-\d+", " ".join(replies.values()))
     assert needle is not None
     page.run(f"document.forms.filters.elements.text.value = '{needle[0].upper()}'; undefined")
     found = choose(page, "order", "agreement")
     wanted = sum(any(needle[0] in replies[i] for i in row["request_ids"]) for row in rows)
-    assert found.endswith(f"of {wanted:,} pairs, 2,100 in all")
+    assert found.endswith(f"of {wanted:,} pairs, {number:,} in all")
     colours = (
         "(() => { const c = document.querySelector('canvas'); "
         "return new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size; })()"
