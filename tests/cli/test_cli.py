@@ -185,9 +185,8 @@ def test_a_reader_that_leaves_before_the_first_line_is_no_error(arguments):
 @pytest.mark.parametrize(
     ("form", "reader"),
     [
-        ("", "true"),
         (" --json", "head -1"),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("", "head -1"), (" --json", "true"))),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("", "true"), ("", "head -1"), (" --json", "true"))),
     ],
 )
 def test_a_reader_that_leaves_changes_no_exit_code(reader, form, tmp_path):
@@ -218,7 +217,7 @@ def test_help_nobody_reads_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("width", ["abc", "-5", *(pytest.param(one, marks=pytest.mark.slow) for one in ("", "90"))])
+@pytest.mark.parametrize("width", ["-5", *(pytest.param(one, marks=pytest.mark.slow) for one in ("abc", "", "90"))])
 def test_any_width_of_the_terminal_is_borne(width):
     environment = os.environ | {"TERMINAL_WIDTH": width}
     done = subprocess.run([sys.executable, "-m", "bkrl", "--help"], capture_output=True, text=True, env=environment)
@@ -430,6 +429,7 @@ def test_an_exit_code_does_not_depend_on_who_reads_stderr(place):
     assert done.returncode == 3
 
 
+COLLECT = "collect --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128"
 LABEL = "label sample:data-minigrid --llm rules --num 20"
 TRAIN = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2 --steps 128 --eval-episodes 2"
 
@@ -437,7 +437,8 @@ TRAIN = "train-rs --env Toy-Grid --num-envs 4 --num-steps 16 --num-minibatches 2
 @pytest.mark.parametrize(
     ("made", "reader"),
     [
-        (LABEL, "2>/dev/full"),
+        (COLLECT, "2>/dev/full"),
+        pytest.param(LABEL, "2>/dev/full", marks=pytest.mark.slow),
         *(pytest.param(TRAIN, one, marks=pytest.mark.slow) for one in ("2>/dev/full", "2>&1 | true", "2>&1 | head -1")),
     ],
 )

@@ -1,8 +1,11 @@
 """Runs pushed to a stand-in of the Hugging Face hub and pulled from it, and what a hostile repository can do."""
 
 import json
+from fnmatch import fnmatch
+from io import BytesIO
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from bkrl.agents.random import RandomAgent
@@ -102,6 +105,23 @@ def test_the_card_of_a_policy_has_its_results_in_the_hubs_schema(hub, tmp_path):
     assert "models/me/other" not in hub.repos
 
 
+def test_what_readers_of_others_go_by_leads_to_the_files(hub, data):
+    """The configs of a card, and the folder of a model in transformers' form."""
+    from huggingface_hub import DatasetCard
+
+    push(data, "me/data")
+    push(Path("sample:lm-t5"), "me/t5")
+    rows = {}
+    for config in DatasetCard(hub.repos[DATA]["README.md"].decode()).data.configs:
+        files = [name for name in hub.repos[DATA] if fnmatch(name, config["data_files"])]
+        rows[config["config_name"]] = sum(pq.read_metadata(BytesIO(hub.repos[DATA][name])).num_rows for name in files)
+    assert rows == {"steps": len(Dataset.open(data).actions), "episodes": 3}
+    model = hub.repos["models/me/t5"]
+    assert json.loads(model["model/config.json"])["model_type"] == "t5"
+    assert "model/model.safetensors" in model
+
+
+@pytest.mark.slow
 def test_readers_of_others_open_it(hub, data, tmp_path):
     """A process of its own: these libraries read HF_ENDPOINT when they are imported, and no fork has done so yet."""
     pytest.importorskip("datasets")

@@ -90,7 +90,7 @@ def test_views_seen_before_are_not_looked_at_again(policy: Path, greedy: bool, m
 @pytest.mark.parametrize(
     "env_id",
     [
-        "BabyAI-Text-GoToLocal-RedBall-S20",
+        "BabyAI-Text-GoToLocal-RedBall-S20@max_steps=12",
         pytest.param("Crafter-Text-PlaceCraftingTable", marks=pytest.mark.slow),
         "Toy-Grid",
     ],

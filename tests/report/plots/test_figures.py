@@ -165,7 +165,7 @@ def test_png(tmp_path: Path, dark: bool):
     looks = [Style(0, "6 4"), Style(1), Style(5)]
     for name in ("a.png", "b.png"):
         panel = Panel("T", bands(), looks)
-        write_png(tmp_path / name, [panel] * 3, ylabel="success", limits=(0, 1), dark=dark, identity="abc")
+        write_png(tmp_path / name, [panel] * 2, ylabel="success", limits=(0, 1), dark=dark, identity="abc")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert identity_of(tmp_path / "a.png") == "abc"
     with Image.open(tmp_path / "a.png") as image:
