@@ -91,18 +91,19 @@ def test_waiting_and_kept_replies_give_the_same_bytes_and_nothing_is_asked_twice
 
 def test_a_slow_annotator_holds_nothing_up(server, tmp_path):  # noqa: F811
     server.latency = 0.05
-    run = train_rs.run(settings(tmp_path / "run", llm="openai:m", concurrency=2), Reporter())
+    run = train_rs.run(settings(tmp_path / "run", steps=1_280, llm="openai:m", concurrency=2), Reporter())
     live = run.facts["live"]
     assert live["waiting"] > 0
     assert sum(len(point["labels"]) for point in accepted(run.path)) == live["labelled"]
 
 
 def test_a_limit_holds_and_training_goes_on_with_what_there_is(server, tmp_path):  # noqa: F811
-    config = settings(tmp_path / "run", llm="openai:m", label_wait=True, max_requests=20)
+    config = settings(tmp_path / "run", steps=1_024, llm="openai:m", label_wait=True, max_requests=20)
     with pytest.raises(RunFailed, match="max-requests"):
         train_rs.run(config, Reporter())
     assert sum(server.seen.values()) == 20
-    run = train_rs.run(replace(config, out=tmp_path / "other", label_wait=False, max_requests=3), Reporter())
+    unpaid = replace(config, out=tmp_path / "other", steps=2_560, label_wait=False, max_requests=3)
+    run = train_rs.run(unpaid, Reporter())
     assert sum(server.seen.values()) <= 23
     assert "max-requests" in run.facts["warnings"][0]
     whole = train_rs.run(replace(config, max_requests=0), Reporter())

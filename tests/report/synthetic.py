@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
+from markupsafe import Markup
 from PIL import Image
 
 from bkrl.core.config import CollectConfig, EvaluateConfig
@@ -19,6 +23,7 @@ from bkrl.data.writer import DatasetWriter
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials.config import TrainRmConfig
+from bkrl.report.plots.draw import Drawing
 from bkrl.runs.record import Run
 
 RED, KEY = "BabyAI-Text-GoToLocal-RedBall-S20", "BabyAI-Text-GoToLocal-PurpleKey-S20"
@@ -34,6 +39,16 @@ class Listener(Reporter):
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+
+@contextmanager
+def unpictured() -> Iterator[None]:
+    """Reports have empty pictures: half of the time, where a test asks for words and numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bkrl.stages.report.write_png", lambda path, *_, **__: path.write_bytes(b""))
+        drawing = Drawing(Markup("<svg></svg>"), (), (), (0.0, 1.0))
+        patch.setattr("bkrl.report.plots.figures.draw", lambda *_, **__: drawing)
+        yield
 
 
 def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed: int = 1) -> Path:

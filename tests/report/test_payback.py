@@ -16,7 +16,7 @@ from bkrl.stages import report
 from bkrl.stats.crossings import StepsRatio
 from bkrl.stats.intervals import interval
 from bkrl.studies.study import plan
-from tests.report.synthetic import RED, collect, label, train_rm, train_rs
+from tests.report.synthetic import RED, collect, label, train_rm, train_rs, unpictured
 
 
 def ratio(estimate: float, low: float = float("nan"), high: float = float("nan"), bound: str = "") -> StepsRatio:
@@ -72,7 +72,8 @@ def test_a_report_says_it_in_table_sentence_and_picture(tmp_path: Path):
         [0.0, 1.0],
         pytest.approx([200_000 / base["steps"], 200_000 / base["steps"] + found["ratio"]["estimate"]]),
     ]
-    tuned = report.run(replace(asked, out=tmp_path / "tuned", tuning_steps=300_000), Reporter())
+    with unpictured():
+        tuned = report.run(replace(asked, out=tmp_path / "tuned", tuning_steps=300_000), Reporter())
     (section,) = json.loads(tuned.file("results.json").read_text())["envs"]
     (again,) = (row for row in section["rows"] if row["label"] == "bk-code")
     assert again["payback"]["spent"] == 500_000

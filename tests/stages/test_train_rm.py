@@ -134,6 +134,13 @@ def labelled(data, tmp_path_factory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="module")
+def few(labelled, data, tmp_path_factory) -> Path:
+    """A quarter of the pairs."""
+    pairs = read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()[:300]
+    return labels(tmp_path_factory.mktemp("few") / "pref", data, "pref", pairs, "preferences.parquet", PREFERENCES)
+
+
 @pytest.mark.parametrize(
     ("variant", "control"),
     [
@@ -182,10 +189,10 @@ def test_every_variant_and_control_becomes_a_potential(labelled, data, tmp_path,
     assert "already complete" in said.lines[-1]
 
 
-def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(labelled, data, tmp_path):
+def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(few, data, tmp_path):
     said = Said()
     runs = {
-        control: run(TrainRmConfig(labels=labelled["pref"], out=tmp_path / control, control=control, epochs=1), said)
+        control: run(TrainRmConfig(labels=few, out=tmp_path / control, control=control, epochs=1), said)
         for control in ("none", "constant")
     }
     real, same = (load_potential(made.path) for made in runs.values())
@@ -347,7 +354,7 @@ def test_a_program_may_be_given_its_bounds_where_the_dataset_holds_no_state_of_w
     assert not (tmp_path / "no").exists()
 
 
-def test_a_share_of_the_labels_is_dealt_out_anew(labelled, tmp_path):
+def test_a_share_of_the_labels_is_dealt_out_anew(few, tmp_path):
     orders = [permuted(1000, Shuffle(3, part)) for part in (0.0, 0.2, 0.4, 1.0)]
     moved = [np.flatnonzero(order != np.arange(1000)) for order in orders]
     assert [len(one) for one in moved] == pytest.approx([0, 200, 400, 1000], abs=5)
@@ -355,9 +362,7 @@ def test_a_share_of_the_labels_is_dealt_out_anew(labelled, tmp_path):
     assert all(sorted(order) == list(range(1000)) for order in orders)
     kept = []
     for part in (0.4, 1.0):
-        config = TrainRmConfig(
-            labels=labelled["pref"], out=tmp_path / f"{part}", control="shuffled", shuffled_share=part, epochs=1
-        )
+        config = TrainRmConfig(labels=few, out=tmp_path / f"{part}", control="shuffled", shuffled_share=part, epochs=1)
         kept.append(run(config, Reporter()).facts["training"]["labels_kept"])
     assert kept == pytest.approx([0.8, 0.5], abs=0.06)
 
@@ -426,9 +431,8 @@ def test_ties_alone_have_no_accuracy_and_that_is_said(data, labelled, tmp_path):
     assert not any("nan" in line for line in said.lines)
 
 
-def test_training_that_stops_early_says_so(data, labelled, tmp_path):
-    said, pairs = Said(), read_table(labelled["pref"] / "preferences.parquet", PREFERENCES).to_pylist()[:300]
-    few = labels(tmp_path / "few", data, "pref", pairs, "preferences.parquet", PREFERENCES)
+def test_training_that_stops_early_says_so(few, tmp_path):
+    said = Said()
     run(TrainRmConfig(labels=few, out=tmp_path / "rm", epochs=40, control="shuffled"), said)
     assert any(re.search(r"no longer fell \(\d+ of at most 40 epochs\)", line) for line in said.lines), said.lines
 

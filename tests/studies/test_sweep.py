@@ -110,6 +110,7 @@ def test_a_killed_sweep_of_worker_processes_ends_in_the_same_bytes(tmp_path, und
     assert contents(tmp_path / "out") == contents(undisturbed)
 
 
+@pytest.mark.slow  # in small: test_an_interrupt_ends_no_process_of_who_sweeps, and interrupts of each stage
 def test_an_interrupt_stops_the_workers_and_keeps_their_checkpoints(tmp_path):
     endless = TOY.replace('algs = ["ppo", "bk-pref"]\nseeds = [1]', 'algs = ["ppo"]\nseeds = [1, 2, 3]')
     endless = endless.replace("steps = 4096\neval_every = 2048", "steps = 1_000_000_000\neval_every = 1_000_000_000")
