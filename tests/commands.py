@@ -8,8 +8,10 @@ Python with `subprocess`.
 from __future__ import annotations
 
 import atexit
+import json
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -31,6 +33,7 @@ LIBRARIES = [
 ]  # fmt: skip
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(LIBRARIES)
+_TOGETHER = "together"
 
 
 @atexit.register
@@ -52,6 +55,17 @@ def _work(
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    if words[0] == _TOGETHER:
+        from bkrl.cli.main import run_command
+
+        for line in json.loads(words[1]):
+            sys.argv = ["bkrl", *line]
+            code = (
+                run_command(line) if not line[0].endswith(".py") else not runpy.run_path(line[0], run_name="__main__")
+            )
+            for stream in (sys.stdout, sys.stderr):
+                print(f"\0{int(code)}\0", end="", file=stream, flush=True)
+        return
     if words[0].endswith(".py"):
         sys.argv = list(words)
         sys.path.insert(0, str(Path(words[0]).resolve().parent))
@@ -157,3 +171,13 @@ def bkrl(*words: object, cwd: Path | None = None, code: int = 0, **more: str) ->
     done = Started(words, cwd, **more).done()
     assert done.returncode == code, done.stderr
     return done
+
+
+def together(*lines: Sequence[object], cwd: Path, **more: str) -> list[subprocess.CompletedProcess[str]]:
+    """What several commands or scripts say, one after the other in one process, which imports bkrl's modules once."""
+    said = bkrl(_TOGETHER, json.dumps([list(map(str, line)) for line in lines]), cwd=cwd, **more)
+    outs, errors = (re.findall(r"([^\0]*)\0(\d+)\0", text) for text in (said.stdout, said.stderr))
+    return [
+        subprocess.CompletedProcess(line, int(code), out, error)
+        for line, (out, code), (error, _) in zip(lines, outs, errors, strict=True)
+    ]

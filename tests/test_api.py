@@ -18,6 +18,7 @@ import bkrl
 from bkrl.core import registry
 from bkrl.core.errors import InputError, UsageError
 from tests.commands import bkrl as command
+from tests.commands import together
 
 PLUGIN = '''
 import gymnasium
@@ -118,50 +119,62 @@ def test_text_serves_as_a_path_and_progress_can_be_silent(tmp_path, capfd):
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-    """Commands of processes in which a module outside the package registers an env and a potential."""
+    """Commands of a process in which a module outside the package registers an env and a potential."""
     (tmp_path / "lines.py").write_text(PLUGIN)
-    return partial(command, cwd=tmp_path, PYTHONPATH=str(tmp_path), BKRL_PLUGINS="lines")
+    return partial(together, cwd=tmp_path, PYTHONPATH=str(tmp_path), BKRL_PLUGINS="lines")
 
 
 def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, tmp_path):
-    assert "Line-8" in plugged("list", "envs").stdout
-    small = ("--steps", 4_096, "--num-envs", 8, "--num-steps", 64)
-    plugged("collect", "--env", "Line-8", "--out", "data", "--checkpoints", 1, *small)
-    plugged("label", "data", "--llm", "random", "--num", 50, "--out", "labels")
-    plugged("train-rm", "labels", "--out", "phi", "--epochs", 1)
     write = "import bkrl, lines; bkrl.write_potential('mine', 'place', 'Line-8', settings={'longest': 7})"
     (tmp_path / "write.py").write_text(write)
-    plugged("write.py")
+    look = "import lines; from bkrl.serve.play import PlayedEnv; PlayedEnv('Line-8').document()"
+    (tmp_path / "look.py").write_text(look)
+    small = ("--steps", 4_096, "--num-envs", 8, "--num-steps", 64)
     train = ("train-rs", "--env", "Line-8", *small, "--eval-every", 4_096, "--alg", "bk-own", "--potential")
-    plugged(*train, "mine", "--out", "policy")
-    assert "use --alg bk-pref" in plugged(*train, "phi", "--out", "x", code=2).stderr
-    advice = plugged(*train, "mine", "--out", "x", "--shaping", "advice", code=2).stderr
-    assert "says nothing about actions" in advice
-    shown = plugged("evaluate", "policy", "--gifs", 0, "--episodes", 20, "--json").stdout
-    assert json.loads(shown)["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.5
-
-    warned = plugged("evaluate", "policy", "--episodes", 2, "--out", "no-pictures").stderr
-    assert "There are no GIFs: Line-8 gives no pictures" in warned
-    (tmp_path / "look.py").write_text(
-        "import lines; from bkrl.serve.play import PlayedEnv; PlayedEnv('Line-8').document()"
+    before = plugged(
+        ("list", "envs"),
+        ("collect", "--env", "Line-8", "--out", "data", "--checkpoints", 1, *small),
+        ("label", "data", "--llm", "random", "--num", 50, "--out", "labels"),
+        ("train-rm", "labels", "--out", "phi", "--epochs", 1),
+        ("write.py",),
+        (*train, "mine", "--out", "policy"),
     )
-    plugged("look.py")
+    assert [one.returncode for one in before] == [0] * 6, before
+    assert "Line-8" in before[0].stdout
+    after = plugged(
+        ("evaluate", "policy", "--gifs", 0, "--episodes", 20, "--json"),
+        ("evaluate", "policy", "--episodes", 2, "--out", "no-pictures"),
+        ("look.py",),
+        (*train, "phi", "--out", "x"),
+        (*train, "mine", "--out", "x", "--shaping", "advice"),
+    )
+    assert [one.returncode for one in after] == [0] * 3 + [2] * 2, after
+    shown, warned, _, learnt, advice = after
+    assert json.loads(shown.stdout)["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.5
+    assert "There are no GIFs: Line-8 gives no pictures" in warned.stderr
+    assert "use --alg bk-pref" in learnt.stderr
+    assert "says nothing about actions" in advice.stderr
 
-    refused = plugged(*train, "mine", "--out", "x", code=2, BKRL_PLUGINS="").stderr
-    assert "There is no env 'Line-8'" in refused
-    misspelt = plugged("list", "envs", code=2, BKRL_PLUGINS="linse").stderr
+
+def test_an_environment_that_no_plugin_registers_is_refused(refused):
+    assert "There is no env 'Line-8'" in refused(["train-rs", "--env", "Line-8"], 2)
+
+
+def test_a_plugin_that_is_misspelt_ends_a_command(tmp_path):
+    misspelt = command("list", "envs", code=2, cwd=tmp_path, BKRL_PLUGINS="linse").stderr
     assert "The plugin 'linse' cannot be imported" in misspelt
-    (tmp_path / "torn.py").write_text("def")
-    torn = plugged("list", "envs", code=2, BKRL_PLUGINS="torn").stderr
-    assert "The plugin 'torn' cannot be imported" in torn
 
 
-def test_a_plugin_that_raises_as_it_is_imported_is_named_in_a_sentence(tmp_path, monkeypatch):
-    (tmp_path / "raises.py").write_text("nothing_of_that_name\n")
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [("raises", "nothing_of_that_name\n", "NameError: name 'nothing_of_that_name'"), ("torn", "def", "SyntaxError")],
+)
+def test_a_plugin_that_raises_as_it_is_imported_is_named_in_a_sentence(tmp_path, monkeypatch, name, text, said):
+    (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("BKRL_PLUGINS", "raises")
+    monkeypatch.setenv("BKRL_PLUGINS", name)
     monkeypatch.setattr(registry, "_begun", False)
-    with pytest.raises(UsageError, match="'raises' cannot be imported .NameError: name 'nothing_of_that_name'"):
+    with pytest.raises(UsageError, match=f"'{name}' cannot be imported .{said}"):
         registry.load_plugins()
 
 
@@ -170,11 +183,16 @@ def test_the_potential_of_the_documentation_works(tmp_path):
     module, write = re.findall(r"```python\n(# my_potentials.py\n.*?)```.*?```python\n(.*?)```", text, re.S)[0]
     (tmp_path / "my_potentials.py").write_text(module)
     (tmp_path / "write.py").write_text(f"import bkrl, my_potentials\n{write}")
-    run = partial(command, cwd=tmp_path, PYTHONPATH=str(tmp_path), BKRL_PLUGINS="my_potentials")
-    run("write.py")
     small = ("--steps", 256, "--num-envs", 8, "--num-steps", 32, "--eval-episodes", 2)
-    run("train-rs", "--alg", "bk-own", "--potential", "logs/ball", *small, "--out", "p")
-    run("report", "p", "--out", "report")
+    done = together(
+        ("write.py",),
+        ("train-rs", "--alg", "bk-own", "--potential", "logs/ball", *small, "--out", "p"),
+        ("report", "p", "--out", "report"),
+        cwd=tmp_path,
+        PYTHONPATH=str(tmp_path),
+        BKRL_PLUGINS="my_potentials",
+    )
+    assert [one.returncode for one in done] == [0] * 3, done
     assert "bk-own" in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -56,13 +56,14 @@ def test_that_missions_change_is_found_in_an_environment_from_outside(tmp_path):
 )
 def test_a_method_from_outside_learns_continues_and_is_evaluated(alg, tmp_path):
     stop_on_the_way(train(alg, "run"), tmp_path, "run")
-    continued = bkrl(*train(alg, "run"), "--json", cwd=tmp_path)
-    assert "continuing at step" in continued.stderr
+    play = ("evaluate", "run", "--gifs", "0", "--episodes", "40", "--json")
+    continued, played = commands.together([*train(alg, "run"), "--json"], play, cwd=tmp_path, **PLUGINS)
+    assert "continuing at step" in continued.stderr, continued
     found = json.loads(continued.stdout)
     assert found["facts"]["alg"] == alg
     assert found["facts"]["success_rate"] > 0.9, "chance is at most a half"
     assert found["facts"]["steps"] >= 16_000
-    scores = json.loads(bkrl("evaluate", "run", "--gifs", "0", "--episodes", "40", "--json", cwd=tmp_path).stdout)
+    scores = json.loads(played.stdout)
     assert scores["facts"]["modes"]["sampled"]["success_rate"]["mean"] > 0.9
     if alg == "table-q":  # its envs can be saved, so a run that was stopped ends with the same bytes
         bkrl(*train(alg, "whole"), cwd=tmp_path)
@@ -78,24 +79,33 @@ def test_a_method_from_outside_that_does_not_fit_an_env_fails_in_one_sentence(tm
 
 
 def test_what_a_method_says_of_itself_is_known_to_lists_help_refusals_and_reports(tmp_path):
-    listed = bkrl("list", "algs", "--json", cwd=tmp_path).stdout
-    assert {"recall", "table-q", "doors"} < {row["alg"] for row in json.loads(listed)}
-    assert "--step-size" in bkrl("train", "--alg", "table-q", "--help", cwd=tmp_path).stdout
-    refused = bkrl("train", "--alg", "recall", "--epsilon", "0.1", cwd=tmp_path, code=2).stderr
-    assert "--epsilon has no effect here, only with --alg bot or table-q" in refused
-    assert "--int-coef has no effect" in bkrl("train", "--alg", "doors", "--int-coef", "1", cwd=tmp_path, code=2).stderr
-    assert (
-        "There is no method 'recall'" in bkrl("train", "--alg", "recall", cwd=tmp_path, code=2, BKRL_PLUGINS="").stderr
-    )
     short = ("--env", "Toy-Grid", "--steps", "256", "--eval-every", "128", "--eval-episodes", "2", "--out", "run")
-    bkrl("train", "--alg", "table-q", *short, cwd=tmp_path)
     study = '[[world]]\nname = "w"\nalgs = ["table-q"]\nseeds = [1]\ntrain_rs = { env = "Toy-Grid", epsilon = 0.1 }\n'
     (tmp_path / "own.toml").write_text(study)
-    printed = bkrl("sweep", "own.toml", "--executor", "print", cwd=tmp_path).stdout
-    assert "--alg table-q" in printed
-    assert "--epsilon 0.1" in printed
-    bkrl("report", "run", "--out", "report", cwd=tmp_path)
+    done = commands.together(
+        ("list", "algs", "--json"),
+        ("train", "--alg", "table-q", "--help"),
+        ("train", "--alg", "table-q", *short),
+        ("sweep", "own.toml", "--executor", "print"),
+        ("report", "run", "--out", "report"),
+        ("train", "--alg", "recall", "--epsilon", "0.1"),
+        ("train", "--alg", "doors", "--int-coef", "1"),
+        cwd=tmp_path,
+        **PLUGINS,
+    )
+    assert [one.returncode for one in done] == [0] * 5 + [2] * 2, done
+    listed, shown, _, printed, _, *refused = done
+    assert {"recall", "table-q", "doors"} < {row["alg"] for row in json.loads(listed.stdout)}
+    assert "--step-size" in shown.stdout
+    assert "--alg table-q" in printed.stdout
+    assert "--epsilon 0.1" in printed.stdout
     assert "table-q" in (tmp_path / "report/report.html").read_text()
+    assert "--epsilon has no effect here, only with --alg bot or table-q" in refused[0].stderr
+    assert "--int-coef has no effect" in refused[1].stderr
+
+
+def test_a_method_that_no_plugin_brings_is_refused(refused):
+    assert "There is no method 'recall'" in refused(["train", "--alg", "recall"], 2)
 
 
 @pytest.mark.parametrize("path", sorted(TENANTS.glob("*.py")), ids=lambda path: path.stem)
