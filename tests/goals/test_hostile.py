@@ -99,13 +99,13 @@ def test_what_was_suggested_is_in_no_later_question(hostile, tmp_path: Path):
 
 def test_a_run_with_a_hostile_model_ends_and_writes_in_its_folder_alone(hostile, tmp_path: Path):
     out, cache = tmp_path / "run", tmp_path / "cache"
-    config = settings(out, suggester="openai:m", steps=600, cache=cache, goal_wait=True)
+    config = settings(out, suggester="openai:m", steps=256, cache=cache, goal_wait=True)
     train_rs.run(config, Reporter())
     facts = Run.open(out, "train-rs").facts["goals"]
     assert facts["situations_met"] > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "run"]
     asked = len(hostile.bodies)
-    again = settings(tmp_path / "again", suggester="openai:m", steps=600, cache=cache, goal_wait=True)
+    again = settings(tmp_path / "again", suggester="openai:m", steps=256, cache=cache, goal_wait=True)
     train_rs.run(again, Reporter())
     assert len(hostile.bodies) == asked  # nothing is asked twice
     for name in ("policy.safetensors",):

@@ -102,14 +102,15 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(shown: Path, tmp_path: Path, ne
             @contextmanager
             def block() -> Iterator[Any]:
                 def update(completed: float, note: str = "") -> None:
-                    if completed > 2_500:
+                    if completed > 1_250:
                         raise RuntimeError("killed")
 
                 yield update
 
             return block()
 
-    whole = settings(shown, tmp_path / "whole", network)
+    half = {"steps": 2_000, "eval_every": 1_000, "checkpoint_every": 500}
+    whole = settings(shown, tmp_path / "whole", network, **half)
     train_rs.run(whole, Reporter())
     stopped = replace(whole, out=tmp_path / "stopped")
     with pytest.raises(RuntimeError):

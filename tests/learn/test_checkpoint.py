@@ -385,7 +385,9 @@ def test_the_best_policy_is_not_one_of_a_branch_that_was_lost(tmp_path: Path, lo
     run.close()
 
 
-@pytest.mark.parametrize("network", [plain, advised, pytest.param(recurrent, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "network", [advised, *(pytest.param(one, marks=pytest.mark.slow) for one in (plain, recurrent))]
+)
 def test_goes_on_where_it_was_on_every_device(tmp_path: Path, device: torch.device, network) -> None:
     """On a GPU the same figures are promised, not the same bytes."""
     whole, _ = go(tmp_path / "whole", network=network, device=device)
@@ -458,8 +460,9 @@ def test_signals(tmp_path: Path, number: int, code: int) -> None:
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["facts"]["steps"] >= 30_000
 
 
+@pytest.mark.parametrize("trials", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_flipped_bit_in_any_file_of_an_interrupted_run_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> None:
     """By a refusal, or by a sentence where what was damaged is put back or not needed."""
     monkeypatch.setattr(sys, "argv", ["bkrl"])  # else the bits that are turned depend on how the tests were started
@@ -497,7 +500,7 @@ def test_a_flipped_bit_in_any_file_of_an_interrupted_run_is_noticed(
     rng = np.random.default_rng(0)
     assert [said for said in go_on(copied(tmp_path, "whole"), 0) if "continuing" not in said] == []
     for name in names:
-        for _ in range(3):
+        for _ in range(trials):
             path = copied(tmp_path, "whole")
             raw = bytearray((path / name).read_bytes())
             raw[rng.integers(0, counted if name == "metrics.jsonl" else len(raw))] ^= 1 << rng.integers(0, 8)

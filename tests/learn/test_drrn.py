@@ -128,7 +128,7 @@ def test_it_learns_an_easy_level():
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         {"target_every": 2, "n_step": 2, "capacity": 40},
         pytest.param({"compat": "upstream"}, marks=pytest.mark.slow),
     ],
