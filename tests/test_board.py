@@ -31,7 +31,7 @@ ROW = {"name": "w", "study": "toy", "measure": "success_rate", "env": "E", "answ
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy study, done from a commit."""
     root = tmp_path_factory.mktemp("board")
-    (root / "toy.toml").write_text(TOY)
+    (root / "toy.toml").write_text(TOY.replace("= 4096", "= 512").replace("= 2048", "= 256"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(software, "_code", lambda: COMMIT)
         done(root, root / "runs")

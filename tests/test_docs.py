@@ -266,7 +266,7 @@ def test_the_program_in_the_readme_trains(tmp_path):
     [code] = [
         block for block in re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.S) if "import bkrl" in block
     ]
-    short = code.replace("100_000", "8_192")
+    short = code.replace("100_000", "2_048")
     assert short != code
     (tmp_path / "program.py").write_text(short)
     assert re.match(r"[01]\.\d+ \[.*\]", command_line(tmp_path / "program.py", cwd=tmp_path).stdout)

@@ -25,6 +25,7 @@ from bkrl.envs import make_vec
 from bkrl.learn.bc import Cloning, demonstrations
 from bkrl.methods import TrainRsConfig
 from bkrl.methods.bc import ClonedLM
+from bkrl.runs.record import Run
 from bkrl.stages import collect, train_rs
 from tests.stages.interrupted import the_same_when_killed
 
@@ -37,8 +38,12 @@ def settings(out: Path, alg: str = "dagger", **changes: Any) -> TrainRsConfig:
     return TrainRsConfig(alg=alg, out=out, **{**given, **changes})
 
 
-def test_labels_are_what_the_bot_does_in_each_state_and_it_acts_less_and_less(tmp_path: Path) -> None:
-    run = train_rs.run(settings(tmp_path / "run"), Reporter())
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_rs.run(settings(tmp_path_factory.mktemp("dagger") / "run"), Reporter())
+
+
+def test_labels_are_what_the_bot_does_in_each_state_and_it_acts_less_and_less(run: Run) -> None:
     rounds = [Dataset.open(path) for path in sorted((run.path / "data").iterdir())]
     assert len(rounds) == run.facts["rounds"] > 2
     assert sum(one.num_steps for one in rounds) == run.facts["steps"] >= 300
@@ -69,8 +74,8 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: py
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes()
 
 
-def test_its_datasets_can_be_cloned_and_hold_the_labels(tmp_path: Path) -> None:
-    data = train_rs.run(settings(tmp_path / "run"), Reporter()).path / "data" / "round-0002"
+def test_its_datasets_can_be_cloned_and_hold_the_labels(run: Run, tmp_path: Path) -> None:
+    data = run.path / "data" / "round-0002"
     how = {"steps": 64, "eval_every": 64, "batch_size": 16}
     clone = train_rs.run(settings(tmp_path / "clone", alg="bc", data=data, **how), Reporter())
     assert clone.facts["samples_train"] > 10
