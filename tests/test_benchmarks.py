@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 MEASURING = [path.name for path in sorted(BENCHMARKS.glob("*.py")) if "import parser_of" in path.read_text()]
 LONG = {
-    "agents.py", "explored_views.py", "first_use.py", "goals.py", "gpu.py", "housekeep.py", "judges.py", "labelling.py",
-    "lm.py", "potentials.py", "program_acts.py", "serving.py", "training.py", "versions.py",
+    "agents.py", "envs.py", "explored_views.py", "first_use.py", "goals.py", "gpu.py", "housekeep.py", "judges.py",
+    "labelling.py", "lm.py", "potentials.py", "program_acts.py", "serving.py", "training.py", "versions.py",
 }  # fmt: skip
 """They train, ask models or lay out many scenes, even with --quick; that they start is tested with the others."""
 

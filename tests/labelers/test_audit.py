@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bkrl.cli.main import run_command
+from bkrl.cli.main import main, run_command
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.data.dataset import Dataset
 from bkrl.labelers import audit
@@ -190,12 +190,17 @@ def test_the_command_reads_answers(
     assert command("t\nt")[0]["answered"] == 4
 
 
-def test_bytes_in_a_pipe_that_are_no_text_are_no_answer(run: Path) -> None:
-    words = [sys.executable, "-m", "bkrl", "label", "audit", str(run), "--n", "4", "--json"]
-    strict = dict(os.environ, PYTHONIOENCODING="utf-8:strict")
-    done = subprocess.run(words, input=b"1\n\xff\n2\n", capture_output=True, env=strict)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["answered"] == 2
+def test_bytes_in_a_pipe_that_are_no_text_are_no_answer(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(b"1\n\xff\n2\n"), encoding="utf-8", errors="strict")
+    monkeypatch.setattr(sys, "stdin", pipe)
+    monkeypatch.setattr(sys, "argv", ["bkrl", "label", "audit", str(run), "--n", "4", "--json"])
+    monkeypatch.setattr(signal, "signal", lambda *given: None)  # its handlers would stay
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["answered"] == 2
 
 
 def test_nobody_is_asked_where_answers_cannot_be_kept(run: Path) -> None:
