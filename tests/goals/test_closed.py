@@ -394,7 +394,7 @@ def test_by_parts_goals_come_later_where_training_does_not_wait(in_parts, tmp_pa
         assert asked.score(keys)["value"] is None  # as of a run that goes on without the replies that it had
         came, until = {}, time.monotonic() + 60
         while not came and time.monotonic() < until:
-            time.sleep(0.01)  # or it takes the processor from those who answer
+            time.sleep(0.1)  # or it takes the processor from those who answer
             came = dict(asked.poll())
         assert came == dict(zip(CELLS.tolist(), in_parts[2], strict=True))
         assert asked.poll() == {}
