@@ -33,12 +33,13 @@ from bkrl.text.wording import Wording
 from tests.stages.interrupted import the_same_when_killed
 
 ENV = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=0,actions=restricted"
+SHORT = f"{ENV},max_steps=16"  # a policy that has learnt little walks to the limit
 PPO = GlamPPO(num_envs=4, num_steps=8, num_minibatches=2, update_epochs=1)
 TINY = LMConfig("tiny-t5", window=2, head_size=16)
 
 
 def settings(out: Path, **changes: Any) -> TrainRsConfig:
-    given = {"env": ENV, "steps": 128, "eval_every": 32, "eval_episodes": 4, "checkpoint_every": 32, "seed": 1}
+    given = {"env": SHORT, "steps": 128, "eval_every": 32, "eval_episodes": 4, "checkpoint_every": 32, "seed": 1}
     return TrainRsConfig(**{"alg": "glam", **given, "lm": TINY, "ppo": PPO, "out": out, **changes})
 
 
@@ -167,7 +168,7 @@ def test_a_model_that_is_no_longer_finite_stops_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pytest.param("clone", marks=pytest.mark.slow), "one env"])
 def test_a_clone_and_a_run_with_one_env_are_the_same_in_every_repetition(tmp_path: Path, kind: str) -> None:
-    how: dict[str, Any] = {"steps": 48, "eval_every": 24, "eval_episodes": 1, "env": ENV, "seed": 3}
+    how: dict[str, Any] = {"steps": 48, "eval_every": 24, "eval_episodes": 1, "env": SHORT, "seed": 3}
     if kind == "clone":
         shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=12, out=tmp_path / "bot"), Reporter()).path
         lm = ClonedLM("tiny-t5", window=1, head_size=16)
@@ -297,10 +298,12 @@ def test_a_model_is_evaluated_as_it_is_under_every_condition(tmp_path: Path) -> 
     assert not any(row["refused"] for row in rows)
 
 
-def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path) -> None:
-    shown = collect.run(CollectConfig(env=ENV, explorer="bot", episodes=80, out=tmp_path / "bot"), Reporter()).path
+@pytest.mark.parametrize(("episodes", "steps"), [(30, 1200), pytest.param(80, 2400, marks=pytest.mark.slow)])
+def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path, episodes: int, steps: int) -> None:
+    bot = CollectConfig(env=SHORT, explorer="bot", episodes=episodes, out=tmp_path / "bot")
+    shown = collect.run(bot, Reporter()).path
     lm = ClonedLM("tiny-t5", window=1, head_size=16)
-    how = {"alg": "bc", "env": ENV, "data": shown, "lm": lm, "steps": 2400, "eval_every": 2400, "eval_episodes": 8}
+    how = {"alg": "bc", "env": SHORT, "data": shown, "lm": lm, "steps": steps, "eval_every": steps, "eval_episodes": 4}
     clone = train_rs.run(TrainRsConfig(**how, batch_size=50, out=tmp_path / "clone"), Reporter())
     rows = [row for row in clone.metrics() if "bc/loss" in row]
     actions = Dataset.open(shown).actions

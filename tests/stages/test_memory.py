@@ -55,8 +55,8 @@ def phi(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def preferred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A potential of preferences between segments beside which stands what was done."""
     out = tmp_path_factory.mktemp("preferred")
-    label.run(LabelConfig(DATA, "pref", with_memory=True, num=400, out=out / "labels"), Reporter())
-    return train_rm.run(TrainRmConfig(out / "labels", epochs=4, out=out / "phi"), Reporter()).path
+    label.run(LabelConfig(DATA, "pref", with_memory=True, num=200, out=out / "labels"), Reporter())
+    return train_rm.run(TrainRmConfig(out / "labels", epochs=2, out=out / "phi"), Reporter()).path
 
 
 def opened(phi: Path) -> tuple[Scaled, Windows, Any]:
@@ -105,7 +105,7 @@ def test_a_preference_potential_reads_the_memory(preferred: Path) -> None:
 def aimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A potential of goals for moments beside which stands what was done."""
     out = tmp_path_factory.mktemp("aimed")
-    label.run(LabelConfig(DATA, "goal", with_memory=True, num=120, out=out / "labels"), Reporter())
+    label.run(LabelConfig(DATA, "goal", with_memory=True, num=60, out=out / "labels"), Reporter())
     return train_rm.run(TrainRmConfig(out / "labels", out=out / "phi"), Reporter()).path
 
 

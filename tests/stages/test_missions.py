@@ -27,7 +27,7 @@ from bkrl.stages import collect, label, train_rm, train_rs
 from tests.potentials.rollouts import rollout_of
 
 ENV = "BabyAI-GoToLocal-v0@max_steps=40"
-NUM = {"code": 3, "goal": 150, "pref": 400}
+NUM = {"code": 3, "goal": 100, "pref": 200}
 ALG = {"code": "bk-code", "goal": "bk-goal", "pref": "bk-pref"}
 KINDS = {"key": 5, "ball": 6, "box": 7}
 
@@ -36,7 +36,7 @@ KINDS = {"key": 5, "ball": 6, "box": 7}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of a bot that errs, in `data`."""
     out = tmp_path_factory.mktemp("missions")
-    collect.run(CollectConfig(env=ENV, explorer="bot", epsilon=0.6, episodes=150, out=out / "data"), Reporter())
+    collect.run(CollectConfig(env=ENV, explorer="bot", epsilon=0.6, episodes=100, out=out / "data"), Reporter())
     return out
 
 
