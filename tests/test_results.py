@@ -136,7 +136,7 @@ def test_pictures_are_found_from_the_page(made: Path, tmp_path: Path):
 
 def test_a_title_begins_no_markup(made: Path, tmp_path: Path):
     title = '</style><script>alert("1")</script>\n# x'
-    runs = tuple(sorted((made / "b").iterdir()))
+    runs = tuple(sorted((made / "b").iterdir())[:1])
     report.run(ReportConfig(runs=runs, out=tmp_path / "r", title=title), Reporter())
     write_results([tmp_path / "r"], tmp_path / "out")
     [page_of_study] = (tmp_path / "out").glob("style*.md")
@@ -171,7 +171,7 @@ def test_a_report_names_the_folders_of_its_runs_and_no_place_on_this_machine(arg
 
 
 def test_a_title_may_be_in_any_script(made: Path, tmp_path: Path):
-    runs = tuple(sorted((made / "b").iterdir()))
+    runs = tuple(sorted((made / "b").iterdir())[:1])
     report.run(ReportConfig(runs=runs, out=tmp_path / "r", title="日本 é"), Reporter())
     write_results([tmp_path / "r"], tmp_path / "out")
     [page] = (tmp_path / "out").glob("日本*.md")
