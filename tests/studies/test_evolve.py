@@ -228,9 +228,7 @@ def parts_of(program: str) -> list[str]:
 
 
 def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path, settings):
-    config = settings(
-        tmp_path / "run", llm="random:1", with_memory=True, tasks=ENV, train_shaping="progress", proposals=4
-    )
+    config = settings(tmp_path / "run", llm="random:3", with_memory=True, tasks=ENV, train_shaping="progress")
     run = evolve.run(config, Reporter())
     rows, choices = labels_of(run), pq.read_table(run.file("choices.parquet")).to_pylist()
     asked = responses_of(run)
@@ -240,12 +238,12 @@ def test_programs_grow_by_one_subgoal_in_the_order_of_the_answers(tmp_path, sett
     ratings = {row["about"]: np.exp(row["logprobs"]) @ np.arange(10) for row in choices[: len(names)]}
     order = sorted(names, key=lambda name: -ratings[name])
     first, second = ([row for row in rows if row["round"] == number] for number in (0, 1))
-    assert [parts_of(row["program"]) for row in first] == [[name] for name in order[:4]]
+    assert [parts_of(row["program"]) for row in first] == [[name] for name in order[:2]]
     asked_of = {row["about"]: row["request_ids"] for row in choices}
     assert all(asked_of[parts_of(row["program"])[-1].partition("_after_")[0]] == [row["request_id"]] for row in rows)
     trained = [row for row in first if row["score"] is not None]
     (best,) = parts_of(max(trained, key=lambda row: row["score"])["program"])
-    assert [parts_of(row["program"])[0] for row in second] == [best] * 4
+    assert [parts_of(row["program"])[0] for row in second] == [best] * 2
     needs = {}
     for row in choices[len(names) :]:
         goal, _, other = row["about"].partition(" for ")
