@@ -129,11 +129,23 @@ def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, t
     (tmp_path / "write.py").write_text(write)
     look = "import lines; from bkrl.serve.play import PlayedEnv; PlayedEnv('Line-8').document()"
     (tmp_path / "look.py").write_text(look)
-    small = ("--steps", 4_096, "--num-envs", 8, "--num-steps", 64)
-    train = ("train-rs", "--env", "Line-8", *small, "--eval-every", 4_096, "--alg", "bk-own", "--potential")
+    small = ("--num-envs", 8, "--num-steps", 64)
+    train = (
+        "train-rs",
+        "--env",
+        "Line-8",
+        "--steps",
+        4_096,
+        *small,
+        "--eval-every",
+        4_096,
+        "--alg",
+        "bk-own",
+        "--potential",
+    )
     before = plugged(
         ("list", "envs"),
-        ("collect", "--env", "Line-8", "--out", "data", "--checkpoints", 1, *small),
+        ("collect", "--env", "Line-8", "--out", "data", "--steps", 1_024, "--checkpoints", 1, *small),
         ("label", "data", "--llm", "random", "--num", 50, "--out", "labels"),
         ("train-rm", "labels", "--out", "phi", "--epochs", 1),
         ("write.py",),
