@@ -294,7 +294,8 @@ print(asker.budget.sent, asker.usage.cached)
 def asking(tmp_path: Path) -> Started:
     """A process of its own that asks and keeps the replies in `tmp_path`."""
     script = tmp_path / "ask.py"
-    script.write_text(ASK)
+    if not script.exists():  # an earlier process may be about to read it
+        script.write_text(ASK)
     return Started([script, tmp_path], PYTHONPATH=os.pathsep.join(map(str, (ROOT, ROOT / "src"))))
 
 

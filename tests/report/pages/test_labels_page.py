@@ -61,8 +61,8 @@ def pref(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def swapped(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 40, swap="both", votes=2)
-    conduct(path, lambda text: "1", n=20)
+    path = runs.pref_run(tmp_path_factory.mktemp("swap") / "run", dataset, judge, 60, swap="both", votes=2)
+    conduct(path, lambda text: "1", n=30)
     return path
 
 
