@@ -43,6 +43,12 @@ def _end_all() -> None:
         process.kill()
 
 
+def _script(words: Sequence[str]) -> None:
+    sys.argv = list(words)
+    sys.path.insert(0, str(Path(words[0]).resolve().parent))
+    runpy.run_path(words[0], run_name="__main__")
+
+
 def _work(
     words: Sequence[str], cwd: str, environment: Mapping[str, str], outputs: tuple[str, str], models_apart: bool
 ) -> None:
@@ -59,17 +65,17 @@ def _work(
         from bkrl.cli.main import run_command
 
         for line in json.loads(words[1]):
-            sys.argv = ["bkrl", *line]
-            code = (
-                run_command(line) if not line[0].endswith(".py") else not runpy.run_path(line[0], run_name="__main__")
-            )
+            code = 0
+            if line[0].endswith(".py"):
+                _script(line)
+            else:
+                sys.argv = ["bkrl", *line]
+                code = run_command(line)
             for stream in (sys.stdout, sys.stderr):
-                print(f"\0{int(code)}\0", end="", file=stream, flush=True)
+                print(f"\0{code}\0", end="", file=stream, flush=True)
         return
     if words[0].endswith(".py"):
-        sys.argv = list(words)
-        sys.path.insert(0, str(Path(words[0]).resolve().parent))
-        runpy.run_path(words[0], run_name="__main__")
+        _script(words)
         return
     if not models_apart and any(word.startswith(("hf:", "gguf:", "local:")) for word in words):
         from tests.models import compute_here

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bkrl.cli.main import run_command
-from bkrl.runs import software
 from tests.models import compute_here
 
 if TYPE_CHECKING:
@@ -27,10 +25,6 @@ settings.register_profile(
 settings.register_profile("slow", settings.get_profile("fast"), max_examples=500, derandomize=False, print_blob=True)
 settings.load_profile("fast")
 compute_here()
-
-# Of thousands of runs each would start git twice and open nine files, to say the same.
-for _found in ("_code", "_version"):
-    setattr(software, _found, cache(getattr(software, _found)))
 
 # A job that a script starts in the background ignores Ctrl-C, and one of nohup's a terminal that is closed; so would
 # every process that a test wants to stop.

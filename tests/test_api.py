@@ -130,19 +130,8 @@ def test_an_environment_and_a_potential_from_outside_go_the_whole_way(plugged, t
     look = "import lines; from bkrl.serve.play import PlayedEnv; PlayedEnv('Line-8').document()"
     (tmp_path / "look.py").write_text(look)
     small = ("--num-envs", 8, "--num-steps", 64)
-    train = (
-        "train-rs",
-        "--env",
-        "Line-8",
-        "--steps",
-        4_096,
-        *small,
-        "--eval-every",
-        4_096,
-        "--alg",
-        "bk-own",
-        "--potential",
-    )
+    long = ("--steps", 4_096, "--eval-every", 4_096)
+    train = ("train-rs", "--env", "Line-8", *small, *long, "--alg", "bk-own", "--potential")
     before = plugged(
         ("list", "envs"),
         ("collect", "--env", "Line-8", "--out", "data", "--steps", 1_024, "--checkpoints", 1, *small),

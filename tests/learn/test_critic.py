@@ -121,7 +121,7 @@ def test_explained_variance() -> None:
 
 def test_ppo_trains_the_policy_and_leaves_the_critic_to_its_learner() -> None:
     agent = agent_of()
-    critic = CriticLearner(agent, learning_rate=0.0, first=10**6)  # as it learns nothing, it is first for a short time
+    critic = CriticLearner(agent, learning_rate=1e-3, first=30)
     config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1)
     ppo = PPO(make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic)
     own = set(map(id, agent.module.heads["value"].parameters()))

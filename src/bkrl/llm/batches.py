@@ -119,9 +119,7 @@ class Batches:
             return
         theirs = {key: who for key in todo if (who := self._store.elsewhere(key))}
         for who, count in Counter(theirs.values()).items():
-            self._reporter.warn(
-                f"{count:,} requests are out with {who}; they are not submitted again. Collect there first."
-            )
+            self._reporter.warn(f"{count:,} requests are out with {who} and not submitted again; collect there first.")
         todo = {key: request for key, request in todo.items() if key not in theirs}
         if not todo:
             return

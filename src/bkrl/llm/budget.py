@@ -47,7 +47,8 @@ def batch_name(token: str) -> str:
     return f"batch-{token}"
 
 
-def _is_batch(name: str) -> bool:
+def is_batch(name: str) -> bool:
+    """Whether it is such a name."""
     return name.startswith(batch_name(""))
 
 
@@ -117,7 +118,7 @@ class Budget:
                 )
             if self._fits(usd):
                 return self.begin(usd, key=key)
-            if all(map(_is_batch, self._open)):
+            if all(map(is_batch, self._open)):
                 raise Exhausted(
                     f"The limit of ${self._max_usd:,g} for this run (--max-cost) is reached: "
                     f"${self.paid + self.doubtful:,.4f} are spent and the next request could cost ${usd:,.4f}; "
@@ -206,7 +207,7 @@ class Budget:
                     f"{file} is damaged at line {number} ({problem}); restore it, or remove that line and lower "
                     "--max-cost by what it may have cost."
                 ) from None
-        for name in [name for name in self._open if not _is_batch(name)]:
+        for name in [name for name in self._open if not is_batch(name)]:
             self.doubtful += self._open.pop(name)
 
     def _take_up(self, text: bytes) -> None:
@@ -222,7 +223,7 @@ class Budget:
         name, key = line["send"], line.get("key", "")
         self._open[name] = line["usd"]
         self.requests += line.get("requests", 1)
-        self.sent += not _is_batch(name)
+        self.sent += not is_batch(name)
         if key:
             self._key_of[name] = key
             self.keys.add(key)
@@ -236,7 +237,7 @@ class Budget:
         self.paid += line["paid"]
         self.doubtful += line.get("doubtful", 0.0)
         self.requests -= unsent
-        self.sent -= 0 if _is_batch(name) else unsent
+        self.sent -= 0 if is_batch(name) else unsent
         self.lost += line.get("lost", 0)
         if unsent:
             self.keys.discard(key)

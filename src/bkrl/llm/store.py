@@ -31,6 +31,7 @@ from typing import IO, Any
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, lock, locked
 from bkrl.core.reporter import Reporter
+from bkrl.llm.budget import is_batch
 from bkrl.llm.protocol import Reply
 
 FILE = "replies.sqlite"
@@ -43,6 +44,7 @@ _COLUMNS = (
     "text, status, format, model, finish_reason, prompt_tokens, completion_tokens, reasoning_tokens, "
     "cached_tokens, tier"
 )
+_ATTEMPT = "insert into attempt(key, process, outcome) values (?, ?, 'in flight')"
 _TABLES = f"""
 create table if not exists reply(key text primary key, text text not null, status text not null, format text not null,
   model text not null, finish_reason text not null, prompt_tokens integer, completion_tokens integer,
@@ -149,21 +151,16 @@ class Store:
             if self.known(key) is not None or self.elsewhere(key):
                 return None
             self._name_if_lost(key)
-            cursor = self._db.execute(
-                "insert into attempt(key, process, outcome) values (?, ?, 'in flight')", (key, self._process)
-            )
+            cursor = self._db.execute(_ATTEMPT, (key, self._process))
         return int(cursor.lastrowid or 0)
 
     def hand_in(self, keys: Sequence[str], batch: str, folder: Path) -> bool:
-        """Note that questions go into a batch of the run in `folder`. False, and nothing is noted, where somebody else
-        waits for one of them.
-        """
+        """Note that questions go into a run's batch. False, and nothing is noted, where somebody else waits for one."""
         with self.transaction():
             if any(map(self.elsewhere, keys)):
                 return False
             self._signs.hand_in(batch, folder)
-            rows = [(key, batch) for key in keys]
-            self._db.executemany("insert into attempt(key, process, outcome) values (?, ?, 'in flight')", rows)
+            self._db.executemany(_ATTEMPT, [(key, batch) for key in keys])
         return True
 
     def come_back(self, batch: str) -> None:
@@ -355,7 +352,7 @@ class SignsOfLife:
 
     def who(self, name: str) -> str:
         """Who lives under a name; see `Store.elsewhere`."""
-        if not name.startswith("batch-"):
+        if not is_batch(name):
             return PROCESS if locked(self._folder / name) else ""
         with contextlib.suppress(FileNotFoundError):
             return f"a batch of {os.fsdecode((self._folder / name).read_bytes())}"

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def software() -> dict[str, Any]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -37,6 +39,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _code() -> dict[str, Any]:
     """The commit of the source tree, when bkrl runs from one."""
     root = Path(__file__).resolve().parents[3]
