@@ -66,6 +66,7 @@ def labels(path: Path, variant: str) -> Path:
         ("train bk-code --potential p --shaping progress --shaping-shift 1", "every --shaping but advice, start, pro"),
         ("train ellm --suggester task --goal-coef 2 --no-see-goals", "--goal-coef and --see-goals have no effect here"),
         ("train ellm --suggester task --goal-success eval", "only with a --suggester other than task"),
+        ("train ellm --suggester uniform --goal-pay damped", "only with a --suggester other than uniform and task"),
         ("train rnd --env-coef 0 --reward-scale 10", "--reward-scale has no effect here, only with an --env-coef"),
         ("train ppo --recurrence 16", "--recurrence has no effect here, only with --network recurrent"),
         ("train glam --recurrence 4", "--recurrence has no effect here, only with --network recurrent"),

@@ -42,7 +42,8 @@ _DEEDS = AppliesWhen("an env whose actions are deeds (typed Crafter)", lambda c:
 _ASKED = AppliesWhen("--suggester rules, openai:MODEL, local:NAME, gguf:PATH or hf:PATH", lambda c: c.asks)
 _WORDED = AppliesWhen("--goal-ask open", lambda c: c.asked_how == "open")
 _CAPTIONED = AppliesWhen("--captioner noisy", lambda c: c.captioner == "noisy")
-_ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and c.suggester not in ("uniform", "task"))
+_CHOSEN = AppliesWhen("a --suggester other than uniform and task", lambda c: c.suggester not in ("uniform", "task"))
+_ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and _CHOSEN.holds(c))
 _GOALS = AppliesWhen("a --suggester other than task", lambda c: c.suggester != "task")
 _SIMILAR = AppliesWhen("--goal-encoder", lambda c: c.goal_encoder != "none")
 
@@ -138,7 +139,7 @@ class GoalSettings(DeedSettings, PlaceSettings, AskConfig, TransferSettings):
     ] = "oracle"
     goal_pay: Annotated[
         Literal["once", "damped", "always"],
-        Flag("a goal pays once an episode; damped: 1/√n the n-th time; always; uniform: always", only=(_GOALS,)),
+        Flag("a goal pays once an episode; damped: 1/√n the n-th time; always, as it does of uniform", only=(_CHOSEN,)),
     ] = "once"
     goal_form: Annotated[
         Literal["bonus", "potential"],
@@ -243,7 +244,6 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     else:
         suggester = _asked(settings, known, env_spec(settings.env).family, stack)
     book = GoalBook(known, suggester, Matcher(known, encoder, settings.goal_threshold))
-    assert suggester is not None
     rule = "always" if settings.suggester == "uniform" else settings.goal_pay
     success = "tried" if isinstance(suggester, EveryDeed) else settings.goal_success
     words = {} if encoder is None else {**encoder.settings(), "threshold": settings.goal_threshold}
