@@ -16,6 +16,11 @@ IDS = [facts.env_id for facts in toy.FAMILY.specs()]
 GAMMA = 0.99
 
 
+def shaping(table: toy.Table, phi: np.ndarray) -> np.ndarray:
+    """γΦ(s') - Φ(s) of every transition, with Φ = 0 after termination."""
+    return GAMMA * np.where(table.terminated, 0.0, phi[table.next_state]) - phi[:, None]
+
+
 @pytest.mark.parametrize("env_id", IDS)
 def test_gymnasium_checker(env_id: str) -> None:
     check_env(make(env_id), skip_render_check=True)
@@ -59,7 +64,7 @@ def test_shaping_moves_values_by_the_potential_and_keeps_the_best_actions(env_id
     reached = ~np.isin(np.arange(table.num_states), table.next_state[table.terminated])
     for _ in range(20):
         phi = rng.normal(0, 5, table.num_states)
-        shaped = toy.optimal_values(table, GAMMA, phi)
+        shaped = toy.optimal_values(table, GAMMA, shaping(table, phi))
         assert np.allclose(shaped[reached], (plain - phi[:, None])[reached], atol=1e-8)
         best = np.isclose(plain, plain.max(1, keepdims=True), atol=1e-9)
         assert np.array_equal(best[reached], np.isclose(shaped, shaped.max(1, keepdims=True), atol=1e-7)[reached])
@@ -69,14 +74,22 @@ def test_a_potential_that_pays_for_ending_flips_the_choice() -> None:
     """The published form never evaluates the terminal state: its bonus of the last potential decides (`spec` B3)."""
     table = toy.table("Toy-TwoExits")
     phi = np.array([10.0, 0.0, 0.0, 0.0, 0.0])
-    exact = toy.optimal_values(table, GAMMA, phi)
+    exact = toy.optimal_values(table, GAMMA, shaping(table, phi))
     assert exact[0, 1] > exact[0, 0]
-    leaky = table.reward.astype(float) + GAMMA * phi[table.next_state] - phi[:, None]
+    leaky = GAMMA * phi[table.next_state] - phi[:, None]
     leaky[table.terminated] += GAMMA * np.broadcast_to(phi[:, None], leaky.shape)[table.terminated]
-    q = np.zeros_like(leaky)
-    for _ in range(3000):
-        q = leaky + GAMMA * np.where(table.terminated, 0.0, q.max(1)[table.next_state])
+    q = toy.optimal_values(table, GAMMA, leaky)
     assert q[0, 0] > q[0, 1]
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_optimal_values_are_those_of_value_iteration(env_id: str) -> None:
+    table = toy.table(env_id)
+    extra = np.random.default_rng(5).normal(size=table.reward.shape)
+    q = np.zeros_like(extra)
+    for _ in range(3000):
+        q = table.reward + extra + GAMMA * np.where(table.terminated, 0.0, q.max(1)[table.next_state])
+    assert np.allclose(toy.optimal_values(table, GAMMA, extra), q, atol=1e-6)
 
 
 @pytest.mark.parametrize("env_id", IDS)
