@@ -183,7 +183,7 @@ def _native(backend: str) -> bool:
 def captioner(
     env_id: str, language: str | None = None, compat: bool = False
 ) -> Callable[[NDArray[np.uint8]], list[str]]:
-    """The caption function of an env: (B, *obs_shape) uint8 → B captions, memoised.
+    """The caption function of an env: (B, *obs_shape) uint8 → B captions.
 
     Args:
         env_id: the env.

@@ -104,8 +104,6 @@ _HEALTH, _FACING, _SLEEPING, _DAYLIGHT = layout.INVENTORY.start, layout.FACING, 
 _DAY: Final = layout.NIGHT
 _NUM_VITALS, _NUM_ITEMS = len(VITALS), len(ITEMS)
 _MOST: Final = 2 + 2 + len(CELL_NAMES) + 1 + len(ITEMS)
-_MEMO_LIMIT: Final = 1 << 16
-_memo: dict[bytes, str] = {}
 
 
 @kernel
@@ -170,21 +168,12 @@ def _pieces_of(rows: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[np.i
 def caption_batch(observations: NDArray[np.uint8]) -> list[str]:
     """(B, 82) uint8 symbolic observations → B captions.
 
-    Memoised by what the caption depends on (daylight counts as day or night only), up to 65,536 views.
-
     Raises:
         InputError: the array is not (B, 82) uint8, or a byte lies outside its range.
     """
-    keyed = checked(observations).copy()
-    keyed[:, layout.DAYLIGHT] = np.where(keyed[:, layout.DAYLIGHT] < layout.NIGHT, 0, 255)
-    keys = [row.tobytes() for row in keyed]
-    fresh = {key: i for i, key in enumerate(keys) if key not in _memo}
-    if fresh:
-        _memo.update(zip(fresh, _captions(keyed[list(fresh.values())]), strict=True))
-    captions = [_memo[key] for key in keys]
-    if len(_memo) > _MEMO_LIMIT:
-        _memo.clear()
-    return captions
+    pieces, counts = _pieces_of(checked(observations).copy())  # the kernel is compiled for one kind of array alone
+    chains = (numbers[:count] for numbers, count in zip(pieces.tolist(), counts.tolist(), strict=True))
+    return ["".join([_PIECES[number] for number in chain])[2:] + "." for chain in chains]
 
 
 def checked(observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -199,13 +188,6 @@ def checked(observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if most[layout.VIEW].max() >= len(CELL_NAMES) or most[_FACING] >= len(FACINGS):
         raise InputError("A Crafter observation holds a cell or a facing that does not exist; the data are damaged.")
     return observations
-
-
-def _captions(rows: NDArray[np.uint8]) -> list[str]:
-    """(B, 82) rows → B captions."""
-    pieces, counts = _pieces_of(rows)
-    chains = (numbers[:count] for numbers, count in zip(pieces.tolist(), counts.tolist(), strict=True))
-    return ["".join([_PIECES[number] for number in chain])[2:] + "." for chain in chains]
 
 
 class CrafterClauses:
