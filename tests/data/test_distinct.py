@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bkrl.data.distinct import Seen, distinct_rows
+from bkrl.data.distinct import distinct_rows
 from bkrl.data.windows import Windows
 from tests.potentials.rollouts import random_rollouts
 
@@ -22,19 +22,6 @@ def test_rows_are_numbered_as_they_come():
     np.testing.assert_array_equal(first, [0, 1, 3])
     np.testing.assert_array_equal(inverse, [0, 1, 0, 2, 1])
     assert [len(part) for part in distinct_rows(np.zeros((0, 5), np.uint8))] == [0, 0]
-
-
-def test_rows_met_before_keep_their_places_until_there_is_no_room():
-    seen = Seen((3,), room=5)
-    rows = np.array([[7, 7, 0], [3, 1, 0], [7, 7, 0], [0, 0, 0]], np.uint8)
-    for expected, new, some in (([0, 1, 0], [0, 1], rows[:3]), ([1, 2, 0], [1], rows[[1, 3, 0]])):
-        found = seen.add(some)
-        np.testing.assert_array_equal(found[0], expected)
-        np.testing.assert_array_equal(found[1], new)
-    places, new = seen.add(rows[[3, 3, 3]])  # three more might not fit
-    np.testing.assert_array_equal(places, [0, 0, 0])
-    np.testing.assert_array_equal(new, [0])
-    assert seen.count == 1
 
 
 def test_rows_of_one_hash_are_told_apart():

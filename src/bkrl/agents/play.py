@@ -16,7 +16,6 @@ from bkrl.agents.protocol import Acted, Agent, Goals, State
 from bkrl.agents.viewer import Viewer, symbols_of
 from bkrl.core.activity import doing
 from bkrl.core.seeds import derive_seed
-from bkrl.data.distinct import Seen
 from bkrl.data.views import ViewKeys, Views
 from bkrl.envs.vector import BaseVectorEnv, Obs
 
@@ -227,21 +226,26 @@ class LookOnce:
         self.agent = agent
         self.keys = ViewKeys(agent.wants) if agent.wants else None
         self.least = 1 if "text" in agent.wants else _FEW
-        self.seen: Seen | None = None
-        self.said = np.zeros((0, len(agent.action_names)), np.float32)  # logits of the views in `seen`
+        self.places: dict[bytes, int] = {}
+        self.said = np.zeros((0, len(agent.action_names)), np.float32)  # logits of the views, by their places
 
     def act(self, views: Views, state: State, started: NDArray[np.bool_], noise: NDArray[np.float32] | None) -> Acted:
         if len(views) < self.least or self.keys is None:
             return self.agent.act(views, state, started, noise)
         keys = self.keys(views)
-        if self.seen is None:
-            self.seen = Seen(keys.shape[1:], max(4 * len(keys), _KEPT_BYTES // keys[0].size))
-            self.said = np.zeros((self.seen.room, self.said.shape[1]), np.float32)
-        places, new = self.seen.add(keys)
+        if not len(self.said):
+            room = max(4 * len(keys), _KEPT_BYTES // keys[0].size)
+            self.said = np.zeros((room, self.said.shape[1]), np.float32)
+        if len(self.places) + len(keys) > len(self.said):
+            self.places.clear()
+        known = len(self.places)
+        places = np.array([self.places.setdefault(key.tobytes(), len(self.places)) for key in keys])
+        found, first = np.unique(places, return_index=True)
+        new = first[found >= known]
         if len(new):
             asked = new if len(new) >= self.least else new[_ROUND % len(new)]
             said = self.agent.act(views[asked], state, started[asked], None).logits
-            self.said[self.seen.count - len(new) : self.seen.count] = said[: len(new)]
+            self.said[known : len(self.places)] = said[: len(new)]
         logits = self.said[places]
         return Acted((logits if noise is None else logits + noise).argmax(1), logits, _NO_VALUES, state)
 

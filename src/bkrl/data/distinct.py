@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bkrl.core.jit import helper, kernel, write
+from bkrl.core.jit import helper, kernel
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -68,31 +68,6 @@ class Repeats:
         return self.numbers[place:stop], self.first[before:] - place
 
 
-class Seen:
-    """The distinct rows (*obs_shape) uint8 met so far, at most `room` of them; with more it begins anew."""
-
-    def __init__(self, obs_shape: tuple[int, ...], room: int) -> None:
-        size = int(np.prod(obs_shape))
-        self.room = room
-        self.count = 0
-        self._kept = np.zeros((room, -(-size // 8)), np.uint64)
-        self._table = _table(room)
-
-    def add(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For (B, *obs_shape) rows, B at most `room`: the place of each (B,), and which of them are new (U,).
-
-        Places count upwards from 0 in the order in which distinct rows are first met, so those of the new ones are the
-        last U before `count`.
-        """
-        if self.count + len(rows) > self.room:
-            self._table.fill(-1)
-            self.count = 0
-        places, new = np.empty((2, len(rows)), np.int64)
-        found = _keep(_words(rows), self._kept, self.count, self._table, places, new)
-        self.count += found
-        return places, new[:found]
-
-
 def numbered(texts: NDArray[np.object_]) -> tuple[NDArray[np.int64], list[str]]:
     """(B,) texts as numbers of the distinct ones, and these in the order in which they are first met."""
     places: dict[str, int] = {}
@@ -122,7 +97,7 @@ def _number(rows, start, stop, table, first, count, numbers):  # type: ignore[no
     there are then.
     """
     for i in range(start, stop):
-        slot = _slot(rows, i, rows, table)
+        slot = _slot(rows, i, table)
         if table[slot] < 0:
             table[slot], first[count], numbers[i] = i, i, count
             count += 1
@@ -131,24 +106,9 @@ def _number(rows, start, stop, table, first, count, numbers):  # type: ignore[no
     return count
 
 
-@kernel
-def _keep(rows, kept, count, table, places, new):  # type: ignore[no-untyped-def]
-    """For each row its place among those kept, `count` of which are there. New ones are kept too: which, how many."""
-    found = 0
-    for i in range(rows.shape[0]):
-        slot = _slot(rows, i, kept, table)
-        if table[slot] < 0:
-            write(kept[count + found], rows[i])
-            table[slot] = count + found
-            new[found] = i
-            found += 1
-        places[i] = table[slot]
-    return found
-
-
 @helper
-def _slot(rows, i, kept, table):  # type: ignore[no-untyped-def]
-    """Where in the table the number of a kept row like rows[i] stands, or has its free place.
+def _slot(rows, i, table):  # type: ignore[no-untyped-def]
+    """Where in the table the number of a row like rows[i] stands, or has its free place.
 
     Open addressing with linear probing; rows are compared whole, so a collision of hashes is no repeat.
     """
@@ -164,7 +124,7 @@ def _slot(rows, i, kept, table):  # type: ignore[no-untyped-def]
             return slot
         same = True
         for j in range(rows.shape[1]):
-            if kept[place, j] != rows[i, j]:
+            if rows[place, j] != rows[i, j]:
                 same = False
                 break
         if same:
