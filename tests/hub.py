@@ -63,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.repos.setdefault(name, {})
             return self._json(200, {"url": f"{self.server.url}/{name.removeprefix('models/')}"})
         if parts == ["api", "validate-yaml"]:
-            return self._json(200, {"errors": [], "warnings": []})
+            wrong = "license: mine" in json.loads(body)["content"]
+            return self._json(400 if wrong else 200, {"errors": [{"message": "no such"}] * wrong, "warnings": []})
         if parts[-2:] == ["objects", "batch"]:
             objects = [
                 {**one, "actions": {"upload": {"href": f"{self.server.url}/blobs/{one['oid']}", "header": {}}}}

@@ -34,6 +34,7 @@ def experience(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train-rs --alg bk-online --llm rulez --steps 1000", 2, "There is no annotator 'rulez'. Did you mean 'rules'"),
         ("train-rs --alg bk-online --env Toy-Chain", 2, "The rules annotator knows"),
         ("train-rs --alg ellm --suggester zs_mlm", 2, "is asked in Housekeep alone"),
+        ("train-rs --alg ellm --env Housekeep-Symbolic-Task1 --suggester words", 2, "which no text says"),
         ("train-rs --alg zero-shot --lm tiny-t6 --env BabyAI-GoToLocal-v0", 3, "Did you mean 'tiny-t5'"),
         ("train-rs --alg bk-code --potential sample:bk-goal-minigrit", 3, "Did you mean 'sample:bk-goal-minigrid'"),
         ("train-rs --alg bk-code --potential sample:nope", 3, "'sample:nope'. There are sample:bk-code-crafter"),

@@ -223,3 +223,31 @@ def test_symbolic_observation_says_what_the_layout_says():
     view = obs[layout.VIEW].reshape(7, 9)
     assert view[3, 8] == info["semantic"][x + 4, y]
     assert view[0, 4] == info["semantic"][x, y - 3]
+
+
+def test_many_at_once_tell_at_an_episodes_end_what_the_engine_tells():
+    ended = []
+    for backend in ("native", "reference"):
+        envs = bkrl.envs.make_vec("Crafter-Typed-Easier", 1, backend=backend, length=3)
+        envs.reset(seed=4)
+        for deed in ("sleep", "chop grass", "do nothing"):
+            _, _, _, truncated, infos = envs.step([envs.env_spec.action_names.index(deed)])
+        envs.close()
+        assert truncated.all()
+        ended.append(infos)
+    assert ended[1]["_achievements"].tolist() == [True]
+    assert ended[0]["achievements"].dtype == ended[1]["achievements"].dtype
+    np.testing.assert_array_equal(ended[0]["achievements"], ended[1]["achievements"])
+
+
+def test_a_mission_that_names_the_sub_goal_at_hand_is_that_of_the_present():
+    envs = bkrl.envs.make_vec("Crafter-Typed-Gardening@subgoals=shown", 1, backend="reference")
+    envs.reset(seed=1)
+    assert envs.missions().tolist() == ["chop grass"]
+    envs.envs[0].unwrapped._tracker.reached[0] = 1
+    envs.step([0])
+    told = envs.missions()
+    assert told.tolist() == ["chop tree"]
+    envs.step([0])
+    assert envs.missions() is told
+    envs.close()

@@ -13,7 +13,7 @@ from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import play
 from bkrl.core.errors import InputError
 from bkrl.envs import captioner, family, make_vec
-from bkrl.envs.housekeep import captions, layout
+from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.episodes import shipped
 from bkrl.envs.housekeep.floors import BODY, CELL, floor, view_map
 from bkrl.envs.housekeep.houses import house
@@ -309,7 +309,7 @@ def test_an_episode_begins_the_same_whatever_was_played_before() -> None:
         np.testing.assert_array_equal(one.engine.things[field], other.engine.things[field])  # type: ignore[attr-defined]
 
 
-def test_captions_say_what_is_held_where_things_lie_and_what_happened() -> None:
+def test_captions_say_what_is_held_and_where_things_lie() -> None:
     envs: Any = make_vec(f"{TASK}@control=high", 1)
     envs.reset(seed=0)
     act(envs, "go to bedroom 0 bed 28 2")
@@ -317,7 +317,6 @@ def test_captions_say_what_is_held_where_things_lie_and_what_happened() -> None:
     act(envs, "pick up peppermint")
     held = envs._views()
     act(envs, "go to living room 0 coffee table 5")
-    carried = envs._views()
     act(envs, "place")
     after = envs._views()
     assert "The peppermint is on the bedroom bed." in captioner(TASK)(before)[0]
@@ -326,10 +325,6 @@ def test_captions_say_what_is_held_where_things_lie_and_what_happened() -> None:
     text = captioner(TASK, "ellm")(held)[0]
     assert text.startswith("objects: ")
     assert text.endswith(".you are holding: peppermint.")
-    happened = captions.caption_transitions
-    assert happened(before, held) == ["pick peppermint"]
-    assert happened(carried, after) == ["peppermint in living room coffee table"]
-    assert happened(held, carried) == [""]
 
 
 @pytest.mark.parametrize(

@@ -265,14 +265,14 @@ class Knowing:
 
     name, identity = "knowing", None
 
-    def __init__(self, silent: str = "nothing") -> None:
-        self.asked, self.silent = [], silent
+    def __init__(self, silent: str = "nothing", why: str = "no") -> None:
+        self.asked, self.silent, self.why = [], silent, why
 
     async def complete(self, request):
         text = request.messages[-1].text
         self.asked.append(text)
         if f'"{self.silent}"' in text:
-            raise Fault("item", "no", "no")
+            raise Fault("item", self.why, "no")
         seen, goal = text.split("Can it")[0], text.split('Can it "')[1].split('"')[0]
         odds = 3.0 + 2.0 * (goal.split()[-1] in seen)
         return Reply(chances({"Yes": -math.log1p(math.exp(-odds)), "No": -math.log1p(math.exp(odds))}))
@@ -335,7 +335,7 @@ class Biased(Knowing):
         self.asked.append(request.messages[-1].text)
         odds = self.odds(self.asked[-1])
         if f'"{self.silent}"' in self.asked[-1]:
-            raise Fault("item", "no", "no")
+            raise Fault("item", self.why, "no")
         return Reply(chances({"Yes": -math.log1p(math.exp(-odds)), "No": -math.log1p(math.exp(odds))}))
 
 
@@ -378,6 +378,8 @@ def test_by_parts_a_failed_question_leaves_all_open_and_equal_chances_give_every
     with (failing := by_parts(Biased(silent="drink water"))).session:
         assert failing.suggest(CELLS.tolist()) == [None] * 4
         assert failing.poll() == {}
+    with (refused := by_parts(Biased("drink water", "filtered"))).session:  # as it would be whenever it is asked
+        assert "chop tree" in refused.suggest(CELLS.tolist())[0]
     with (equal := by_parts(open_backend("equal", Connection()))).session:
         assert set(equal.suggest(CELLS[:1].tolist())[0]) == set(equal.goals)
         assert equal.score(CELLS[:1].tolist())["value"] == 0.5

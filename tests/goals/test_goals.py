@@ -14,7 +14,7 @@ from bkrl import envs
 from bkrl.agents import load_agent
 from bkrl.agents.play import Episode, summarise
 from bkrl.core.config import PPOConfig
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
 from bkrl.data.views import Views
@@ -22,6 +22,7 @@ from bkrl.goals.asked import read_goals
 from bkrl.goals.book import GoalBook, told_entries
 from bkrl.goals.captions import TrueCaptioner
 from bkrl.goals.match import Matcher
+from bkrl.goals.source import Source
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
 from bkrl.goals.tracker import GoalTracker, ProgressTracker
 from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
@@ -343,6 +344,13 @@ def test_a_policy_brings_its_goals_along(tmp_path, monkeypatch):
 
     done = evaluate.run(EvaluateConfig(run.path, out=tmp_path / "eval", episodes=2), Reporter())
     assert done.facts["episodes"] == 2
+
+
+def test_goals_of_a_plugin_that_is_not_here_are_refused():
+    plain = {"name": "elsewhere", "rates": {}, "seed": 0}
+    source = Source("Crafter-Typed-Harder", GoalBook(SITUATIONS, None, Matcher(SITUATIONS)), "once", "action", plain)
+    with pytest.raises(InputError, match=r"'elsewhere' come from a plugin that is not here; name its module in BKRL"):
+        Source.of_json(json.loads(json.dumps(source.to_json())))
 
 
 def test_an_agent_with_a_memory_is_paid_the_same_goals_and_forgets_at_the_end_of_an_episode():

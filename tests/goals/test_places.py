@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from contextlib import ExitStack
 
 import numpy as np
@@ -17,9 +18,17 @@ from bkrl.envs.housekeep.captions import receptacles_of, scene_of, things_of
 from bkrl.envs.housekeep.labels import truth
 from bkrl.envs.housekeep.tables import scene, tasks, votes, words
 from bkrl.goals.belonging import compared, measured, open_judge, plain_judge, questions_about, things
+from bkrl.goals.closed import AskedJudge
 from bkrl.goals.judges import noisy, scores
 from bkrl.goals.places import COSTS, PlaceBook, PlaceSource, PlaceTracker
 from bkrl.goals.source import Source
+from bkrl.llm.choose import Chooser
+from bkrl.llm.protocol import Fault
+from bkrl.llm.session import AskSession
+from bkrl.llm.store import Store
+from bkrl.text.prompts import SHIPPED
+from tests.goals.test_closed import Scripted
+from tests.llm.fault_server import QUICK
 
 TASK = "Housekeep-Symbolic-Task1@control=high"
 TRAIN = "Housekeep-Symbolic-Original@scene=Pomaria_2_int,control=high"
@@ -209,3 +218,53 @@ def test_a_source_and_a_tracker_come_back_as_they_were():
         assert goals.shape == (N, source.num_deeds)
     plain = PlaceSource(TASK, PlaceBook(known, plain_judge("novelty")), plain={"name": "novelty"})
     assert not Source.of_json(plain.to_json()).book.suggester.knows
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_book_that_is_put_back_asks_again_what_failed(tmp_path, wait):
+    """What was refused, or answered unclearly, would be so again."""
+    known, say = placing(TASK), {"fork": Fault("item", "status 500"), "lamp": Fault("item", "filtered"), "vase": "Ja"}
+    pairs = [(known.things.index(name), 0) for name in (*say, "plate")]
+
+    def book(session) -> PlaceBook:
+        return PlaceBook(known, AskedJudge("openai:scripted", Chooser(session, wait=wait), SHIPPED))
+
+    def answer(request):
+        return next((said for name, said in say.items() if f'"{name}"' in request.messages[-1].text), "Yes")
+
+    backend = Scripted(answer)
+    with Store(tmp_path) as store, AskSession(backend, store, QUICK) as session:
+        first = book(session)
+        first.meet(*np.array(pairs).T)
+        while session.waiting:
+            time.sleep(0.01)
+        first.poll()
+        assert np.isnan([first.yes[pair] for pair in pairs]).tolist() == [True, True, True, False]
+        saved, asked = first.saved(), len(backend.asked)
+        say["fork"] = "Yes"
+        again = book(session)
+        again.restore(saved)
+        while session.waiting:
+            time.sleep(0.01)
+        again.poll()
+        assert len(backend.asked) == asked + 1
+        assert np.isnan([again.yes[pair] for pair in pairs]).tolist() == [False, True, True, False]
+        assert not again.saved()["open"].any()
+
+
+def test_envs_that_are_stepped_one_by_one_tell_of_deeds_too():
+    paid = []
+    for backend in ("native", "reference"):
+        envs, rng = make_vec(TASK, 2, backend=backend), np.random.default_rng(3)
+        tracker = PlaceTracker(PlaceBook(placing(TASK), plain_judge("oracle", "Rs_int")), 2)
+        (symbols, _), started = envs.reset(seed=1), np.ones(2, bool)
+        for _ in range(40):
+            tracker(Views(symbols), started)
+            actions = rng.integers(0, envs.single_action_space.n, 2)
+            symbols, _, terminated, truncated, infos = envs.step(actions)
+            tracker.happened(actions, infos)
+            started = terminated | truncated
+            paid.append(tracker.paid.tolist())
+        envs.close()
+    assert paid[:40] == paid[40:]
+    assert np.any(paid)

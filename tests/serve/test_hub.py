@@ -244,6 +244,8 @@ def test_what_cannot_work_is_one_sentence(hub, data, tmp_path, monkeypatch):
     for name in ("data", "a/b/c", "../x", "me/" + "x" * 200):
         with pytest.raises(UsageError, match="names no repository"):
             pull(name, tmp_path / "copy")
+    with pytest.raises(UsageError, match="such as cc-by-4.0, and perhaps 'mine' is none"):
+        push(data, "me/data", license="mine")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises((RunFailed, InputError), match="hf auth login") as refused:
         push(data, "me/second")

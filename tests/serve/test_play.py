@@ -119,6 +119,9 @@ def test_episodes_of_a_dataset_are_those_that_were_recorded(tmp_path):
     assert [one["caption"] for one in frames] == [dataset.caption(first + i) for i in range(len(frames))]
     assert [one["action"] for one in frames[1:]] == dataset.actions[first : first + len(frames) - 1].tolist()
     assert all(-1 <= one["phi"] <= 0 for one in frames)
+    dataset.action_names = dataset.action_names[::-1]  # what a potential says of actions, it says by their numbers
+    with pytest.raises(InputError, match="other observations or actions"):
+        episodes.write(dataset, tmp_path / "page.html", potential=Path("sample:bk-pref-minigrid"))
     with pytest.raises(UsageError, match="has episodes 0 to"):
         episodes.write(dataset, tmp_path / "page.html", [10**6])
     with pytest.raises(UsageError, match="is a folder"):

@@ -95,6 +95,16 @@ def test_the_chat_of_balrog():
     assert "drop" not in balrog([(FIRST, "")], "go to the purple ball", ACTIONS)[0][1]
 
 
+def test_what_actions_do_is_said_where_they_are_babyais():
+    """Crafter's `noop` was told to turn left, and that its tools do nothing."""
+    worded = Wording().of(env_spec("Crafter-Text-EatCow"))
+    chat = balrog([(("You face left",), "")], "eat a cow", worded.action_names, worded.labels)
+    assert "\nnoop\nmove left\n" in chat[0][1]
+    assert "\nmake iron sword\n" in chat[0][1]
+    assert "turn" not in chat[0][1]
+    assert "nothing happens" not in chat[0][1]
+
+
 def test_the_window_becomes_a_prompt():
     """Captions come with full stops; the window keeps three observations and the two actions between them."""
     with_stops = tuple(f"{sentence}." for sentence in FIRST)

@@ -252,7 +252,8 @@ class Family:
         """`num_envs` of them as one vector environment; those that are stepped one by one pass `threads` over."""
         from bkrl.envs.reference import ReferenceVectorEnv
 
-        return ReferenceVectorEnv(env_spec, partial(self.make_reference, env_spec, **options), num_envs, **episodes)
+        make = partial(self.make_reference, env_spec, **options)
+        return ReferenceVectorEnv(env_spec, make, num_envs, self.achievements, **episodes)
 
     def mission_is_hidden(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> bool:
         """Whether episodes with these options have different missions, which the observations do not show."""

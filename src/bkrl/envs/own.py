@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from bkrl import envs
 from bkrl.core.errors import UsageError
 from bkrl.envs.family import EnvSpec, Family
+from bkrl.envs.reference import Make
 from bkrl.envs.symbols import Symbols
 
-Make = Callable[[], "gymnasium.Env[Any, Any]"]
 Caption = Callable[[NDArray[np.uint8]], list[str]]
 _EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
 

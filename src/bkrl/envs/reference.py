@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from bkrl.envs.family import EnvSpec
 from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
 
+Make = Callable[[], Env[Any, Any]]
+_TOLD = ("action_success", "eval_success", "deed", "deed_thing", "deed_place")
+"""What the infos of engines hold at every step, where those of single environments do."""
+
 
 class ReferenceVectorEnv(BaseVectorEnv):
     """N ordinary environments stepped one after the other: slow, obvious, and the ground truth of the engines.
@@ -17,13 +21,16 @@ class ReferenceVectorEnv(BaseVectorEnv):
     Each environment reports `info["success"]` and has a `mission` attribute on its unwrapped self.
 
     Args:
-        make: makes one environment; the others are those of `BaseVectorEnv`.
+        make: makes one environment; `achievements` are its family's, the others are those of `BaseVectorEnv`.
     """
 
-    def __init__(self, env_spec: EnvSpec, make: Callable[[], Env[Any, Any]], num_envs: int, **kwargs: Any) -> None:
+    def __init__(
+        self, env_spec: EnvSpec, make: Make, num_envs: int, achievements: Sequence[str] = (), **kwargs: Any
+    ) -> None:
         self.envs = [make() for _ in range(max(num_envs, 1))]
         env_spec = getattr(self.envs[0].unwrapped, "env_spec", env_spec)  # with the options that it was made with
         super().__init__(env_spec, num_envs, self.envs[0].observation_space, **kwargs)
+        self._achievements = achievements
         self._shown: list[Any] = [None] * num_envs
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
         self._returns = np.zeros(num_envs, np.float64)
@@ -32,10 +39,14 @@ class ReferenceVectorEnv(BaseVectorEnv):
     def about(self) -> dict[str, Any]:
         kinds = [getattr(env.unwrapped, "task_kind", None) for env in self.envs]
         about: dict[str, Any] = {} if kinds[0] is None else {"task_kind": np.array(kinds, object)}
-        if "eval_success" in self._infos[0]:
-            keys = ("action_success", "eval_success")
-            about |= {key: np.array([info[key] for info in self._infos]) for key in keys}
-        return about
+        told = [key for key in _TOLD if all(key in info for info in self._infos)]
+        return about | {key: np.array([info[key] for info in self._infos]) for key in told}
+
+    def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
+        if not self._achievements:
+            return {}
+        unlocked = [[info["achievements"][name] for name in self._achievements] for info in self._infos]
+        return {"achievements": np.where(done[:, None], np.array(unlocked, np.int32), 0), "_achievements": done.copy()}
 
     def _missions_of(self, which: NDArray[np.int64]) -> list[str]:
         return [str(getattr(self.envs[i].unwrapped, "mission", "") or "") for i in which.tolist()]
@@ -67,6 +78,7 @@ class ReferenceVectorEnv(BaseVectorEnv):
             self._returns[i] += float(reward)
             self._lengths[i] += 1
             success[i] = info.get("success", False)
+            self._unread[i] |= self._missions[i] != self._missions_of(np.array([i]))[0]
         return self._views(), rewards, terminated, truncated, success
 
     def _views(self, which: Any = ...) -> Obs:

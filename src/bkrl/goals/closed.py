@@ -38,6 +38,7 @@ class AskedJudge:
     def __init__(self, name: str, chooser: Chooser, prompts: PromptTemplates) -> None:
         self.name, self.session, self.prompts = name, chooser.session, prompts
         self.chooser = self.account = chooser
+        self.failed: set[Question] = set()  # that no answer came to
         self._questions: dict[ClosedQuestion, Question] = {}
 
     def question(self, question: Question) -> ClosedQuestion:
@@ -49,20 +50,28 @@ class AskedJudge:
         return closed
 
     def judge(self, questions: Sequence[Question]) -> list[float | None]:
-        answers = self.chooser.ask([self.question(one) for one in questions])
-        return [None if answer is None else _yes(answer) for answer in answers]
+        answers = zip(questions, self.chooser.ask([self.question(one) for one in questions]), strict=True)
+        return [None if answer is None else self._yes(one, answer) for one, answer in answers]
 
     def poll(self) -> Mapping[Question, float]:
-        return {self._questions[one]: _yes(answer) for one, answer in self.chooser.poll().items()}
+        came = [(self._questions[one], answer) for one, answer in self.chooser.poll().items()]
+        return {one: self._yes(one, answer) for one, answer in came}
+
+    def _yes(self, question: Question, answer: ClosedAnswer) -> float:
+        """The probability of yes; NaN for no opinion, and for no answer."""
+        if not _answered(answer):
+            self.failed.add(question)
+        return float(np.exp(answer.scores[0, 0]))
 
     def facts(self) -> dict[str, Any]:
         """What was asked, and what came of it."""
         return self.chooser.facts()
 
 
-def _yes(answer: ClosedAnswer) -> float:
-    """The probability of yes; NaN for no opinion."""
-    return float(np.exp(answer.scores[0, 0]))
+def _answered(answer: ClosedAnswer) -> bool:
+    """Whether each phrasing was answered, or refused, as it would be again."""
+    first = [exchanges[0] for exchanges in answer.exchanges]
+    return all(one.answer is not None or one.reason in ("filtered", "refused") for one in first)
 
 
 class ClosedSuggester:
@@ -120,7 +129,7 @@ class ClosedSuggester:
         return {key: goals for key in came if (goals := self._goals(key)) is not None}
 
     def _hear(self, key: int, k: int, answer: ClosedAnswer) -> None:
-        if all(exchanges[0].answer is not None for exchanges in answer.exchanges):
+        if _answered(answer):
             scores = np.where(np.isinf(answer.scores), FLOOR, answer.scores)
             self._odds[key][k] = (scores[:, 0] - scores[:, 1]).mean()
             self._left[key] -= 1

@@ -113,7 +113,10 @@ class PlaceBook(BaseBook):
 
     def saved(self) -> dict[str, Any]:
         """See `BaseBook`; and which pairs have no answer yet."""
-        return {"open": self._open.copy(), **super().saved()}
+        again = self._open.copy()
+        for thing, place in self.suggester.failed if self.session else ():
+            again[self._thing[thing], self._place[place]] = True
+        return {"open": again, **super().saved()}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Pairs without an answer are asked about again."""

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from bkrl.core.errors import UsageError
-from bkrl.core.registry import Registry, load_plugins
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.registry import PLUGINS, Registry, load_plugins
 from bkrl.core.seeds import generator
 from bkrl.envs.family import GoalSpace
 from bkrl.goals.protocol import Goals, Known, Suggester
@@ -132,8 +132,8 @@ def own_suggesters() -> Registry[Callable[[GoalSpace, int], Suggester]]:
     return OWN
 
 
-def plain_suggester(name: str, situations: GoalSpace, rates: Mapping[str, float], seed: int) -> Suggester | None:
-    """The suggester of this name that asks nobody; None for another."""
+def plain_suggester(name: str, situations: GoalSpace, rates: Mapping[str, float], seed: int) -> Suggester:
+    """The suggester of this name that asks nobody; InputError where it is of a plugin that is not here."""
     if name == "oracle":
         return Oracle(situations)
     if name in ("novelty", "uniform"):
@@ -142,7 +142,9 @@ def plain_suggester(name: str, situations: GoalSpace, rates: Mapping[str, float]
         return SharedWords(situations)
     if name == "noisy":
         return Noisy(situations, rates, seed)
-    return OWN.get(name)(situations, seed) if name in own_suggesters().names() else None
+    if name not in own_suggesters().names():
+        raise InputError(f"The goals of '{name}' come from a plugin that is not here; name its module in {PLUGINS}.")
+    return OWN.get(name)(situations, seed)
 
 
 class Replayed(Known):

@@ -238,7 +238,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
         rates = {"bad_timing": settings.bad_timing, "nonsense": settings.nonsense, "impossible": settings.impossible}
         rates = rates if settings.suggester == "noisy" else {}
         plain = {"name": settings.suggester, "rates": rates, "seed": derive_seed(settings.seed, "noisy goals")}
-        suggester: Suggester | None = plain_suggester(situations=known, **plain)
+        suggester: Suggester = plain_suggester(situations=known, **plain)
     elif settings.suggester.startswith(_REPLAY):
         suggester = _replayed(settings.suggester, known)
     else:
@@ -282,8 +282,9 @@ def _places(settings: GoalSettings, known: TidyGoalSpace, stack: ExitStack) -> P
     name = settings.suggester
     if name.startswith(_REPLAY):
         raise UsageError(f"--suggester {name}: only goals that are deeds are replayed, and {settings.env} has others.")
-    if name == "task":
-        raise UsageError(f"{settings.env} has no mission to be shown; choose another --suggester.")
+    if name in ("task", "words"):
+        why = "has no mission to be shown" if name == "task" else "asks where things belong, which no text says"
+        raise UsageError(f"--suggester {name}: {settings.env} {why}; choose another (docs/housekeep.md).")
     choices: dict[str, Any] = {"accuracy": settings.accuracy, "seed": derive_seed(settings.seed, "noisy votes")}
     judge = open_judge(
         name,

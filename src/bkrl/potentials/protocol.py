@@ -197,6 +197,15 @@ class Artefact:
                 f"of episodes in {self.env_id}; label again."
             )
 
+    def check_fits(self, source: object, of: Any, family: str = "") -> None:
+        """InputError where `of`, an env or a dataset, has other observations or actions, or another `family`."""
+        known = self.env_family, self.obs_shape, self.action_names
+        if known != (family or self.env_family, of.obs_shape, of.action_names):
+            raise InputError(
+                f"{source} was built in {self.env_id}, and {of.env_id} has other observations or actions; choose a "
+                "potential and experience of one family of envs."
+            )
+
     def part(self, name: str) -> Path:
         """The path of one of `files`."""
         if name not in self.files:

@@ -230,7 +230,7 @@ def probation(program: Sandbox, windows: Windows, seed: int = 0) -> None:
     """Behaviour checks before any training; `ProgramFailed` (kind "probation") names the first that fails.
 
     Checked bit for bit on a few hundred of the given windows: the same call twice, another order, other companions,
-    one window alone, none at all, all-zero and all-255 observations, and the same answers from a fresh process.
+    one window alone, all-zero and all-255 observations, and the same answers from a fresh process.
     """
     rng = np.random.default_rng(seed)
     sample = windows[np.sort(rng.permutation(len(windows))[: 3 * CHUNK])]

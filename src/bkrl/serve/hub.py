@@ -34,8 +34,6 @@ BESIDE = (README, ".gitattributes", "LICENSE")
 MOST_BYTES = 2**24
 """Of a config or a manifest."""
 _NAME = re.compile(r"[\w+=@-][\w.+=@ -]*(/[\w+=@-][\w.+=@ -]*)*", re.ASCII)
-
-
 KINDS = {"collect": "dataset", "label": "dataset", "train-rm": "model", "train-rs": "model", "lm": "model"}
 """Stages whose runs are of use elsewhere, and the kind of repository of each."""
 
@@ -109,7 +107,13 @@ def push(
         operations += [CommitOperationAdd(name, file) for name, file in files.items()]
         gone = [CommitOperationDelete(name) for name in sorted(there - set(files))]
         said = f"{run.stage} run, pushed with bkrl {__version__}"
-        done = hub.create_commit(repo, [*operations, *gone], commit_message=said, repo_type=kind)
+        try:
+            done = hub.create_commit(repo, [*operations, *gone], commit_message=said, repo_type=kind)
+        except ValueError as problem:
+            if "Invalid metadata" not in str(problem):
+                raise
+            what = f"--license takes the hub's own names, such as cc-by-4.0, and perhaps '{license}' is none"
+            raise UsageError(f"{hub.endpoint} does not take the card's metadata: {what}.") from None
         address = f"{hub.endpoint}/{'datasets/' if kind == 'dataset' else ''}{repo}"
     return {"repository": address, "commit": done.oid, "files": len(operations), "license": license}
 

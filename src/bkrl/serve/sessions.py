@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.agents.viewer import symbols_of
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.data.windows import Windows
 from bkrl.envs import captioner, make_vec, memory_of
@@ -189,10 +189,8 @@ class _Phi:
         from bkrl.rewards.shaped import PotentialOfRollout
 
         self.potential, self.gamma = load_potential(run), gamma
-        made, of = self.potential.artefact, envs.env_spec
-        if (made.env_family, made.obs_shape, made.action_names) != (of.family, of.obs_shape, of.action_names):
-            self.potential.close()
-            raise InputError(f"{run} was built in {made.env_id}, and {env_id} has other observations or actions.")
+        made = self.potential.artefact
+        made.check_fits(run, envs.env_spec, envs.env_spec.family)
         self._of: Callable[[Windows], NDArray[np.floating]] = PotentialOfRollout(self.potential).of_windows
         N, H = envs.num_envs, self.potential.reads.horizon
         self._views = np.zeros((N, H + 1, *made.obs_shape), np.uint8)

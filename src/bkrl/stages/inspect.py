@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.core.spacing import end_to_end
@@ -62,7 +62,7 @@ def run(
         for name, path in zip(names, paths, strict=True):
             potentials[name] = load_potential(path)
             opened.callback(potentials[name].close)
-            _check(path, potentials[name], data)
+            potentials[name].artefact.check_fits(path, data)
         result = Run.renew(
             out or Path("logs") / f"potential-report-{names[0]}",
             stage=STAGE,
@@ -109,8 +109,7 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
     potential = load_potential(path)
     try:
         data = Dataset.open(dataset_path(run, dataset))
-        if potential.artefact.obs_shape != data.obs_shape:
-            raise InputError(f"{path} sees observations of another env than {data.env_id}; name its --dataset.")
+        potential.artefact.check_fits(path, data)
         return certify(potential, data, int(run.config["config"].get("seed", 0)))
     finally:
         potential.close()
@@ -134,12 +133,3 @@ def _names(paths: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         names = [path.as_posix().replace("/", "-").strip(".-") for path in paths]
     return names
-
-
-def _check(path: Path, potential: Scaled, data: Dataset) -> None:
-    artefact = potential.artefact
-    if artefact.obs_shape != data.obs_shape or artefact.action_names != data.action_names:
-        raise InputError(
-            f"{path} was built in {artefact.env_id}, and {data.path} holds experience of {data.env_id}; name a "
-            "--dataset and potentials of one family of envs."
-        )

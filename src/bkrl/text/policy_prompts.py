@@ -33,7 +33,8 @@ class Labels:
         actions, goal: the two labels of `glam`; `goal` that of `lamorel`, too.
         sees: how sentences begin that say what is seen; `balrog` leaves it out.
         opening, then, now, answer: parts of the `balrog` chat; `opening` is filled in with `mission` and `actions`.
-        meanings: of BabyAI's actions, in their order, for `opening`; `idle` is that of the actions after these.
+        meanings: of BabyAI's actions, in their order, for `opening`, and `idle` of the actions after these; empty for
+            other envs.
     """
 
     actions: str
@@ -105,7 +106,8 @@ def lamorel(turns: Sequence[Turn], mission: str, actions: Sequence[str], labels:
 def balrog(turns: Sequence[Turn], mission: str, actions: Sequence[str], labels: Labels = ENGLISH) -> Chat:
     """BALROG's chat: goal and actions first, then each observation and the answer to it, at last the question."""
     pairs = zip_longest(actions, labels.meanings[: len(actions)], fillvalue=labels.idle)
-    chat = [("user", labels.opening.format(mission=mission, actions="\n".join(f"{a}: {what}" for a, what in pairs)))]
+    listed = "\n".join(f"{action}: {what}" if what else action for action, what in pairs)
+    chat = [("user", labels.opening.format(mission=mission, actions=listed))]
     for sentences, action in turns[:-1]:
         chat += [("user", f"{labels.then}\n{_lines(sentences, labels)}"), ("assistant", action)]
     return (*chat, ("user", f"{labels.now}\n{_lines(turns[-1][0], labels)}\n\n{labels.answer}"))

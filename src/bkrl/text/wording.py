@@ -86,7 +86,7 @@ class Worded:
         self.words = Substitution(chosen, self.language)
         self._each = bool(chosen)
         self.action_names = self._names(env_spec)
-        self._env_id = env_spec.env_id
+        self._env_id, self._family = env_spec.env_id, env_spec.family
         self._other = lru_cache(1 << 16)(lambda text: tuple(map(self.words, text)))
         self._missions = self._reworded = np.zeros(0, object)
 
@@ -99,6 +99,7 @@ class Worded:
     def labels(self) -> Labels:
         """Of prompts."""
         labels, label = LABELS[self.language], self.wording.goal_label
+        labels = labels if self._family == "babyai" else replace(labels, meanings=(), idle="")
         return replace(labels, goal=GOAL_LABELS.get(label, {}).get(self.language, label)) if label else labels
 
     def texts(self, observations: NDArray[np.uint8]) -> NDArray[np.object_]:

@@ -36,7 +36,6 @@ _TYPED_RULES = (
     "The typed-verb Crafter of ELLM: an action is a verb and a noun that must fit what is faced, a table costs 1 wood, "
     "every creature dies in one hit, collecting beyond 9 of an item fails, an episode has 400 steps."
 )
-
 _TYPED_ORIGINAL_RULES = (
     "The original rules of PyPI crafter 1.8.3, but an action is a verb and a noun that must fit what is faced, as in "
     "ELLM's Crafter."

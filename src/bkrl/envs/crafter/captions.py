@@ -87,7 +87,6 @@ _DEAD: Final = _pieces(". You are dead")
 _ASLEEP: Final = _pieces(". You are asleep", ", and wake when rested or hurt")
 _FACE: Final = _pieces(*(f". You face {facing}" for facing in FACINGS))
 _TOWARDS: Final = _pieces(*(f", towards {name}" for name in _NAMES))
-_SEE_NOTHING: Final = _pieces(". You see ")
 _SEE: Final = _pieces(*(f". You see {phrase}" for phrase in _PHRASES))
 _SEE_TOO: Final = _pieces(*(f", {phrase}" for phrase in _PHRASES))
 _NIGHT: Final = _pieces(". It is night")
@@ -133,9 +132,6 @@ def _read(rows, nearest_first, faced_cell, pieces, counts):  # type: ignore[no-u
             piece[count] = first + cell * _CELLS + rank
             count += 1
             first = _SEE_TOO
-        if first == _SEE:
-            piece[count] = _SEE_NOTHING
-            count += 1
         if row[_DAYLIGHT] < _DAY:
             piece[count] = _NIGHT
             count += 1

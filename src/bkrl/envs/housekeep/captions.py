@@ -1,4 +1,4 @@
-"""Sentences for symbolic observations of Housekeep, and for what happens between two of them.
+"""Sentences for symbolic observations of Housekeep.
 
     You hold the lamp. The vase is on the bedroom bed. You see the kitchen fridge, the kitchen sink.       "en"
     objects: lamp, vase.receptacles: bedroom bed, kitchen fridge.you are holding: lamp.                    "ellm"
@@ -67,11 +67,6 @@ def scene_of(observation: NDArray[np.uint8]) -> str:
     return scene_names()[max(0, int(observation[layout.SCENE]) - 1)]
 
 
-def held_of(observation: NDArray[np.uint8]) -> int:
-    """The class of what is held; -1: nothing."""
-    return next((one.kind for one in things_of(observation) if one.status == layout.IN_HAND), -1)
-
-
 @damage_is_said()
 def caption_batch(observations: NDArray[np.uint8], language: str = "en") -> list[str]:
     """(B, 294) → B captions."""
@@ -102,25 +97,3 @@ def _name(kind: int) -> str:
     if kind < 0:
         raise IndexError(kind)
     return words(votes().objects[kind])
-
-
-def goal_name(kind: int, receptacle: str = "") -> str:
-    """A goal in ELLM's words: "pick lamp", or "lamp in kitchen fridge"."""
-    return f"{_name(kind)} in {receptacle}" if receptacle else f"pick {_name(kind)}"
-
-
-@damage_is_said()
-def caption_transitions(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> list[str]:
-    """(B, 294) twice → what happened, in the words of `goal_name`; "" where nothing was picked or placed."""
-    return [_happened(old, new) for old, new in zip(before, after, strict=True)]
-
-
-def _happened(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> str:
-    held, now = int(before[layout.HELD]), int(after[layout.HELD])
-    if held == now:
-        return ""
-    if now:
-        return goal_name(held_of(after))
-    kind = held_of(before)
-    on = next((one.on for one in things_of(after) if one.slot == held - 1), -1)
-    return goal_name(kind, scene(scene_of(after)).shown[on]) if on >= 0 else ""

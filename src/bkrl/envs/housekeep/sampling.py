@@ -35,11 +35,10 @@ class Sampler:
     Args:
         name: of the scene.
         split: whose classes of objects are used.
-        reduced: whether receptacles are left out; None: with probability 0.25.
     """
 
-    def __init__(self, name: str, split: str = "train", reduced: bool | None = None) -> None:
-        self.scene, self.house, self.split, self.reduced = scene(name), house(name), split, reduced
+    def __init__(self, name: str, split: str = "train") -> None:
+        self.scene, self.house, self.split = scene(name), house(name), split
         said = votes()
         ranks = said.ranks.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -67,7 +66,7 @@ class Sampler:
         for name in objects:
             if name not in said.objects:
                 raise UsageError(f"Housekeep has no object '{name}'.{did_you_mean(name, said.objects)}")
-        reduced = bool(rng.random() < REDUCED) if self.reduced is None else self.reduced
+        reduced = bool(rng.random() < REDUCED)
         known = labels(self.scene.name, reduced)
         total, wrong = int(rng.integers(FEWEST, MOST + 1)), int(rng.integers(FEWEST_MISPLACED, MOST_MISPLACED + 1))
         if objects:

@@ -138,6 +138,7 @@ def _said(dataset: Dataset, rows: NDArray[np.int64], run: Path | None) -> dict[s
         return {}
     potential = load_potential(run)
     try:
+        potential.artefact.check_fits(run, dataset)
         phi = potential(dataset.windows(rows, potential.reads.horizon)).round(4).tolist()
         missions = [dataset.missions[one] for one in dataset.episode_of_row[rows]]
         advice = Advising(potential)(dataset.observations[rows], missions)
