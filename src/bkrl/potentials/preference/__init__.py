@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from bkrl.agents.networks import fitted
 from bkrl.agents.networks.missions import MissionLayer
@@ -89,7 +90,7 @@ def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
     first, kind = distinct_rows(net.view.alike(windows.symbols))  # equal rows embed equally
     embedded = in_chunks(net.embed, torch.from_numpy(windows.symbols[first]))
     present = in_chunks(net.present, embedded)
-    past, rows = torch.empty(0, present.shape[1]), kind[index[:, -1:]]
+    tokens, rows = present, kind[index[:, -1:]]
     if net.config.horizon:
         # a transition as one number, which is found again faster than three
         steps = (windows.actions * len(windows.symbols) + index[:, :-1]) * len(windows.symbols) + index[:, 1:]
@@ -97,7 +98,8 @@ def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
         before, action, after = (part.ravel()[once] for part in (index[:, :-1], windows.actions, index[:, 1:]))
         arrays = (kind[before], action, kind[after], before != after)
         past = in_chunks(partial(net.transitions, embedded), *map(torch.from_numpy, arrays))
-        rows = np.concatenate([inverse.reshape(len(index), -1), rows], axis=1)
+        tokens = torch.cat([past, present])
+        rows = np.concatenate([inverse.reshape(len(index), -1), len(past) + rows], axis=1)
     places = net.places()
     valid = torch.from_numpy(windows.valid.astype(np.float32))  # a mask of numbers is quicker to multiply by
     memory = np.zeros((len(index), 0), np.uint8) if net.memory is None else windows.memory
@@ -105,7 +107,7 @@ def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
         raise InputError("The potential reads the memory of episodes, and these windows come without one.")
     asked = () if net.mission is None else (_asked(net.mission, windows),)
     scores = in_chunks(
-        lambda part, *told: net.score(net.gather(past, present, part, places), *told),
+        lambda part, *told: net.score(embedding(part, tokens).add_(places), *told),
         torch.from_numpy(rows),
         valid,
         torch.from_numpy(memory),

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bkrl.agents.networks.missions import MissionLayer
 from bkrl.core.flags import Flag
-from bkrl.core.jit import kernel
 from bkrl.envs.symbols import Symbols
 from bkrl.potentials.preference.encoders import MOST_CHANNELS, CellEncoder, FlatEncoder
 
@@ -77,10 +75,6 @@ def view_encoder(config: NetConfig) -> tuple[CellEncoder | FlatEncoder, int]:
 
 def _bounded_exp(x: Tensor) -> Tensor:
     return x.clamp(-40.0, 40.0).exp()
-
-
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of windows: tokens (B, H+1, width), queries and values (B, heads, H+1, n), keys (B, heads, n, H+1)."""
 
 
 class MemoryLayer(nn.Module):
@@ -160,34 +154,20 @@ class PreferenceNet(nn.Module):
         """(H+1, 4 * width) what its place in the window adds to a token: attention is linear in its inputs."""
         return torch.cat([self.position, self.qkv(self.position)], 1)
 
-    def arrange(self, tokens: Tensor) -> Inputs:
-        """What `score` takes, from (B, H+1, 4 * width) tokens, the transitions' and, last, the present's."""
+    def score(self, tokens: Tensor, valid: Tensor, memory: Tensor | None = None, asked: Tensor | None = None) -> Tensor:
+        """Scores (B,) from (B, H+1, 4 * width) tokens, the transitions' and, last, the present's, each with what its
+        place adds, from valid (B, H+1), and where they are read, the memory (B, M) uint8, and what the mission makes of
+        the view at each place (B, H+1, width).
+        """
         width, heads = self.config.width, self.config.heads
-        batch, length, _ = tokens.shape
-        tokens = tokens + self.places()
+        x, (batch, length, _) = tokens[..., :width], tokens.shape
         q, k, v = tokens[..., width:].reshape(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-        return tokens[..., :width], q, k.transpose(-1, -2), v
-
-    def gather(self, past: Tensor, present: Tensor, rows: Tensor, places: Tensor) -> Inputs:
-        """The same without gradients: rows (B, H+1) of the distinct transitions and, last, of the distinct presents."""
-        batch, length = rows.shape
-        width, heads = self.config.width, self.config.heads
-        x = torch.empty(batch, length, width)
-        q, v = torch.empty(2, batch, heads, length, width // heads)
-        k = torch.empty(batch, heads, width // heads, length)
-        _gather(*(array.numpy() for array in (past, present, rows, places, x, q, k, v)))
-        return x, q, k, v
-
-    def score(self, inputs: Inputs, valid: Tensor, memory: Tensor | None = None, asked: Tensor | None = None) -> Tensor:
-        """Scores (B,) from what `arrange` or `gather` made, valid (B, H+1), and where they are read, the memory (B, M)
-        uint8, and what the mission makes of the view at each place (B, H+1, width)."""
-        x, q, k, v = inputs
         if asked is not None:
             x = x + asked
         if self.memory is not None and memory is not None:
             x = torch.cat([x[:, :-1], x[:, -1:] + self.memory(memory)[:, None]], 1)
         # softmax by hand: over six entries torch's own costs more than everything else in this block
-        weights = _bounded_exp(q @ k / math.sqrt(q.shape[-1])) * valid[:, None, None, :]
+        weights = _bounded_exp(q @ k.mT / math.sqrt(q.shape[-1])) * valid[:, None, None, :]
         mixed = (weights @ v) / weights.sum(-1, keepdim=True)
         x = x + self.attended(mixed.transpose(1, 2).reshape(x.shape))
         x = x + self.mlp_out(nn.functional.relu(self.mlp_in(self.norm_mlp(x))))
@@ -218,28 +198,5 @@ class PreferenceNet(nn.Module):
         before, after = index[:, :-1].flatten(), index[:, 1:].flatten()
         past = self.transitions(embedded, before, actions.flatten(), after, before != after)
         present = self.present(embedded)[index[:, -1:]]
-        inputs = self.arrange(torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1))
-        return self.score(inputs, valid, memory, asked)
-
-
-@kernel
-def _gather(past, present, rows, places, x, q, k, v):  # type: ignore[no-untyped-def]
-    """Tokens by their rows, each with what its place adds, taken apart as attention needs it."""
-    length, width = x.shape[1:]
-    heads, size = q.shape[1], q.shape[3]
-    token = np.empty(4 * width, x.dtype)
-    for b in range(rows.shape[0]):
-        for i in range(length):
-            found = past[rows[b, i]] if i < length - 1 else present[rows[b, i]]
-            for j in range(4 * width):
-                token[j] = found[j] + places[i, j]
-            for j in range(width):
-                x[b, i, j] = token[j]
-            for head in range(heads):
-                start = width + head * size
-                for j in range(size):
-                    q[b, head, i, j] = token[start + j]
-                for j in range(size):
-                    k[b, head, j, i] = token[start + width + j]
-                for j in range(size):
-                    v[b, head, i, j] = token[start + 2 * width + j]
+        told = torch.cat([past.reshape(len(index), -1, past.shape[1]), present], 1) + self.places()
+        return self.score(told, valid, memory, asked)
