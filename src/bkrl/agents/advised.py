@@ -159,6 +159,9 @@ class AdvisedAgent(NetworkAgent):
         words = words_of(views, self.advice.vocabulary, self.device)
         return {**inputs, "shift": self.now * self.advice(torch.from_numpy(views.symbols).to(self.device), words)}
 
+    def together(self, inputs: Inputs, rows: Tensor) -> list[Any]:
+        return self.base.together(inputs, rows)
+
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         logits, values, state = self.base.forward(inputs, state, started)
         return (logits + inputs["shift"] if "shift" in inputs else logits), values, state

@@ -120,6 +120,13 @@ class TrainableAgent(Agent, Protocol):
     def inputs(self, views: Views) -> Inputs:
         """What the agent makes of views (B,) whatever is learnt: computed once for all epochs of an update."""
 
+    def together(self, inputs: Inputs, rows: Tensor) -> list[Any]:
+        """Of inputs with numbers `rows` (B,) those that are learnt from together, as places in `rows`: all of them.
+
+        A large agent learns from few at once, which bounds memory; their gradients are added up.
+        """
+        return [slice(None)]
+
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         """Logits (…, A), values (…, K), both float32, and the state after the last step.
 

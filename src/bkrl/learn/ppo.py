@@ -172,7 +172,7 @@ class PPO(RolloutLearner):
         # A teacher is to move the policy far: until its weight is 0 PPO has its clipping alone.
         taught = self.imitation is not None and self.imitation.begin(self.collector)
         target = 0.0 if taught else c.target_kl
-        count, look = self._sequences() if self.memory else self._steps()
+        count, look, parted = self._sequences() if self.memory else self._steps()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
         shuffled = partial(torch.randperm, generator=self.shuffle, device=self.device)
@@ -182,7 +182,7 @@ class PPO(RolloutLearner):
             for minibatch in order.split(count // c.num_minibatches):
                 self.optimizer.zero_grad()
                 parts = []
-                for part in minibatch.split(-(-len(minibatch) // c.accumulate)):
+                for part in parted(minibatch):
                     mb, logits, values = look(part)
                     loss, said = compute(logits, values, taken, mb, weights)
                     for learner in self.learners.values():  # steps of sequences come in their order: they are mixed
@@ -258,8 +258,11 @@ class PPO(RolloutLearner):
         elif kl < self.config.target_kl / 2:
             self.caution = min(1.0, 1.5 * self.caution)
 
-    def _steps(self) -> tuple[int, _Look]:
-        """How many steps there are to learn from, and what the agent says now of some of them."""
+    def _split(self, minibatch: Tensor) -> Sequence[Tensor]:
+        return minibatch.split(-(-len(minibatch) // self.config.accumulate))
+
+    def _steps(self) -> tuple[int, _Look, _Parted]:
+        """How many steps there are to learn from, what the agent says now of some of them, and a minibatch in parts."""
         c = self.collector
         views = c.views[: c.num_steps].flat()
         count, places = len(views), None
@@ -277,10 +280,15 @@ class PPO(RolloutLearner):
                 logits, values = logits.index_select(0, back), values.index_select(0, back)
             return mb, logits, values
 
-        return count, look
+        def parted(mb: Tensor) -> Sequence[Tensor]:
+            if self.config.accumulate > 1 or self.broadcast_values:
+                return self._split(mb)
+            return [mb[near] for near in self.agent.together(inputs, mb if places is None else places[mb])]
 
-    def _sequences(self) -> tuple[int, _Look]:
-        """How many sequences of R steps there are to learn from, and what the agent says now of some of them.
+        return count, look, parted
+
+    def _sequences(self) -> tuple[int, _Look, _Parted]:
+        """The same of sequences of R steps.
 
         Sequence c * N + n is env n in the steps from c * R on. With R = 20 and N = 64, sequence 65 begins in env 1 with
         step t = 20, which is number t * N + n = 1,281 of all.
@@ -314,7 +322,7 @@ class PPO(RolloutLearner):
                 logits, values, _ = apart.go_on(looks, back, state, begins)
                 return where, logits, values
 
-        return T // R * N, look
+        return T // R * N, look, self._split
 
     # ----------------------------------------------------------------------------------------- divergence and warnings
 
@@ -381,6 +389,8 @@ class PPO(RolloutLearner):
 
 _Look = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 """Part of a minibatch → (B,) its steps as t * N + n, their logits (B, A) and values (B, K)."""
+_Parted = Callable[[Tensor], Sequence[Tensor]]
+"""A minibatch → its parts, whose gradients are added up."""
 
 
 def gae(

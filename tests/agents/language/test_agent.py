@@ -121,6 +121,31 @@ def test_the_first_minibatch_finds_the_policy_that_acted():
         assert metrics["ppo/clip_fraction"] == 0
 
 
+@pytest.mark.parametrize("name", ["tiny-t5", "tiny-causal"])
+def test_a_large_model_learns_from_few_tokens_at_once_what_it_learns_from_all(name, monkeypatch):
+    config, settings = replace(CONFIG, num_envs=8, num_minibatches=1), replace(SMALL, most_tokens=32 * 250)
+    whole = learner(agent_of(name, settings), config)
+    said = whole.iterate()
+    monkeypatch.setattr("bkrl.agents.language.models.LARGE", 0)
+    parted = learner(agent_of(name, settings), config)
+    read, score = [], parted.agent.scorer._score
+    monkeypatch.setattr(
+        parted.agent.scorer,
+        "_score",
+        lambda prompts, lower: (torch.is_grad_enabled() and read.append(prompts), score(prompts, lower))[1],
+    )
+    in_parts = parted.iterate()
+    texts = [tuple(row[:length]) for one in read for row, length in zip(one.tokens.tolist(), one.lengths, strict=True)]
+    assert len(read) > 2 * config.update_epochs
+    assert len(texts) == config.update_epochs * len(set(texts))  # equal prompts are in one part
+    if name == "tiny-t5":  # of a causal model only new tokens count
+        assert max(one.tokens.numel() for one in read) <= 250
+    ppo = [key for key in said if key.startswith("ppo/")]
+    assert [in_parts[key] for key in ppo] == pytest.approx([said[key] for key in ppo], rel=1e-3, abs=1e-5)
+    for one, other in zip(whole.parameters, parted.parameters, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
 def test_a_policy_opens_as_a_folder_of_transformers(tmp_path):
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 

@@ -51,7 +51,8 @@ class LanguageSettings:
         own_critic: the value head is a `Critic`, from which the model learns nothing.
         form: of the prompts, one of `FORMS`.
         observations: how many of them a prompt holds, the present one included.
-        most_tokens: prompts are scored together up to so many tokens, which bounds memory.
+        most_tokens: prompts are scored together up to so many tokens, which bounds memory; a large model learns on a
+            processor from 1/32 of them at once.
     """
 
     scoring: Scoring = field(default_factory=Scoring)
@@ -246,6 +247,13 @@ class LanguageAgent(TrainableAgent):
         for text in list(self.lower)[: max(0, len(self.lower) - most)]:
             del self.lower[text]
         return {name: pad_sequence([one[name] for one in kept], batch_first=True) for name in kept[0]}
+
+    def together(self, inputs: Inputs, rows: Tensor) -> list[Any]:
+        """See `TrainableAgent`; a GPU computes many prompts at once, or as `--accumulate` says."""
+        if not self.lm.large or "tokens" not in inputs or self.device.type != "cpu":
+            return super().together(inputs, rows)
+        prompts = Prompts(inputs["tokens"].index_select(0, rows), inputs["lengths"].index_select(0, rows))
+        return self.scorer.together(prompts, self.settings.most_tokens // 32)
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
         logits, hidden = self._logits(inputs)

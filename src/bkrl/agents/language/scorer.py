@@ -153,6 +153,12 @@ class Scorer:
                 kept[name][rows, : states.shape[1]] = states
         return kept
 
+    def together(self, prompts: Prompts, most_tokens: int) -> list[Tensor]:
+        """Numbers of prompts in groups of up to so many distinct tokens, neighbours with what they begin with alike."""
+        first, inverse = _distinct(prompts)
+        groups = self.body.together(prompts if first is None else prompts.rows(first), most_tokens)
+        return groups if inverse is None else [torch.isin(inverse, group).nonzero()[:, 0] for group in groups]
+
     def __call__(self, prompts: Prompts, lower: Lower | None = None) -> Scored:
         """Score prompts.
 
