@@ -271,7 +271,7 @@ def local(rounds: int, quick: bool) -> dict[str, float]:
                 took[asks] = _beside(one, session)
             slower = [100 * (took[True][k] / took[False][k] - 1) for k in (0, 1)]
             rows.append((*slower, took[True][2], os.getloadavg()[0]))
-        assert session.waiting, "the model had answered everything"
+        assert len(session._submitted) > len(session._came), "the model had answered everything"
         session.close()
     columns = dict(zip(("slowdown", "held", "answers", "load"), zip(*rows, strict=True), strict=True))
     found = {f"cold_local_{name}": statistics.median(columns[name]) for name in ("slowdown", "held", "answers")}

@@ -174,7 +174,7 @@ def reads_per_second(folder: Path, reads: int) -> float:
     from bkrl.llm.store import Store
 
     with Store(folder) as store:
-        keys = store.keys()
+        keys = [key for (key,) in store.execute("select key from reply order by key")]
         wanted = random.Random(0).choices(keys, k=reads)
         started = time.perf_counter()
         for key in wanted:

@@ -29,6 +29,9 @@ def experience(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("command", "code", "sentence"),
     [
         ("label {data}/toy --num 3", 2, "The rules annotator knows envs of babyai, crafter, housekeep"),
+        ("label {data}/toy --llm equal --variant goal --calibrate rules", 2, "The rules annotator knows envs of"),
+        ("label {data}/toy --llm equal --variant code", 2, "No sub-goals are named for Toy-Chain; pass --ask open"),
+        ("label {data}/corridor --llm equal --criteria beauty --num 3", 2, "--criteria are of overall, progress"),
         ("label {data}/corridor --llm votes --num 3", 2, "The votes annotator knows envs of housekeep"),
         ("label {data}/corridor --variant code --with-mission --with-memory", 2, "leave out --with-mission or"),
         ("train-rs --alg bk-online --llm rulez --steps 1000", 2, "There is no annotator 'rulez'. Did you mean 'rules'"),

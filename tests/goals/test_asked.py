@@ -22,6 +22,7 @@ from bkrl.text.prompts import SHIPPED
 from tests.envs.test_crafter_typed import observation
 from tests.llm.conftest import server  # noqa: F401 - a fixture
 from tests.llm.fault_server import QUICK
+from tests.llm.looking import waiting
 
 SITUATIONS = situations("Crafter-Typed-Harder")
 VIEWS = np.stack([observation([cell]) for cell in ("tree", "water", "cow", "tree")])
@@ -59,7 +60,7 @@ def test_each_situation_is_asked_about_once_and_kept(server, tmp_path: Path):  #
         book = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
         tracker = GoalTracker(book, len(VIEWS))
         assert not book.pays[book.rows(KEYS)].any()  # nobody waited
-        while session.waiting:
+        while waiting(session):
             pass
         assert book.poll() == 3
         again = book.pays[book.rows(KEYS)]
@@ -82,7 +83,7 @@ def test_a_reply_that_was_cut_off_is_asked_for_again_and_found_where_it_waited(s
         ):
             book = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
             book.rows(KEYS)
-            while session.waiting:
+            while waiting(session):
                 pass
             book.poll()
             goals.append(book.pays[book.rows(KEYS)])
@@ -100,7 +101,7 @@ def test_an_endpoint_that_fails_leaves_situations_without_goals(server, tmp_path
     ):
         book = GoalBook(SITUATIONS, suggester(session), Matcher(SITUATIONS))
         book.rows(KEYS)
-        while session.waiting:
+        while waiting(session):
             pass
         assert book.poll() == 0
         assert not book.pays.rows.any()
@@ -120,7 +121,7 @@ def test_a_book_that_is_put_back_asks_again_about_what_had_no_answer(server, tmp
         saved = book.saved()
         other = GoalBook(SITUATIONS, suggester(session, wait=wait), Matcher(SITUATIONS))
         other.restore(saved)
-        while session.waiting:
+        while waiting(session):
             pass
         book.poll()
         other.poll()

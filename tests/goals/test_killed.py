@@ -14,6 +14,7 @@ from bkrl.llm.serve import Server
 from bkrl.llm.store import Store
 from tests.commands import Started
 from tests.learn.kill_training import CONTINUED, differences
+from tests.llm.looking import stored
 
 RUN = (
     "train-rs --alg ellm --env Crafter-Typed-Easier@length=60 --suggester openai:rules --goal-wait --steps 1536 "
@@ -74,7 +75,7 @@ def killed(process: Started, server: Counting, out: Path, cache: Path, asked: in
         time.sleep(0.005)
     with server.gate:
         with Store(cache) as store:
-            while len(store.keys()) < len(server.asked):
+            while stored(store) < len(server.asked):
                 assert process.poll() is None, process.said()[1]
                 time.sleep(0.005)
         server.era += 1

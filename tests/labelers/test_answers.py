@@ -108,6 +108,7 @@ NO_CHOICES = (
     "Answer: A & B",
     "Answer: A vs B",
     "A?",
+    "Is the answer: A?",
     "Answer: A.\nActually, B.",
     "Answer: A. Actually, B is better.",
     "Answer: A, actually B",

@@ -203,6 +203,23 @@ def test_a_sub_goal_is_rated_by_how_many_others_need_it(data):
     assert rows[0]["about"] == f"{first} for {second}"
 
 
+def test_one_unclear_answer_does_not_undo_what_a_sub_goal_is_rated():
+    yes = np.log([[0.9, 0.1], [0.7, 0.3], [0.5, 0.5], [0.5, 0.5], [0.2, 0.8], [0.4, 0.6]])[:, None]
+    assert closed.ratings_of(yes, "need") == pytest.approx([9 * 0.8, 9 * 0.5, 9 * 0.3])
+    yes[[1, 2, 3]] = np.nan
+    assert closed.ratings_of(yes, "need")[[0, 2]] == pytest.approx([9 * 0.9, 9 * 0.3])
+    assert np.isnan(closed.ratings_of(yes, "need")[1]), "no answer about it is clear"
+
+
+@pytest.mark.parametrize("variant", ["pref", "code", "goal"])
+def test_closed_questions_are_asked_with_the_effort_that_was_chosen(data, variant):
+    plan = plan_of(data, variant, num=2, effort="none", max_tokens=50)
+    with asker(lambda request: odds_of(1.0, request.choices[:2])) as session:
+        closed.CLOSED[variant].label(plan, session)
+    assert {(one.reasoning_effort, one.max_tokens) for one in session.backend.requests} == {("none", 50)}
+    assert {*closed.CLOSED[variant].requests(plan)} == {*session.backend.requests}
+
+
 def test_a_memory_that_an_env_does_not_have_is_not_advised(tmp_path):
     config = CollectConfig("Toy-Chain", tmp_path / "d", explorer="random", episodes=3)
     toy = Dataset.open(collect.run(config, Reporter()).path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.files import atomic_write, read_json, read_table
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.config import LabelConfig
-from bkrl.llm import batches
+from bkrl.llm import batches, open_backend
+from bkrl.llm.batch_api import BatchApi
+from bkrl.llm.openai import OpenAIBackend
+from bkrl.llm.protocol import Connection, Fault
 from bkrl.llm.store import Store
 from bkrl.runs.record import Run
 from tests.experience import write_env
@@ -391,6 +396,37 @@ def test_a_batch_that_was_never_started_leaves_the_limit_on_requests_as_it_was(d
     done = desk.finished(**limited)
     assert done.facts["usage"]["sent"] == 1, "batches are counted apart"
     assert desk.server.billed.total() <= 12
+
+
+def test_a_file_that_stops_coming_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bkrl.llm.batch_api.TRANSFER_SECONDS", 0.05)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+
+    class Stalled:
+        async def __aenter__(self) -> Stalled:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            return None
+
+        async def iter_bytes(self, size: int) -> AsyncIterator[bytes]:
+            yield b'{"custom_id": "one"}\n'
+            await asyncio.Event().wait()
+
+    async def read() -> None:
+        backend = open_backend("openai:m", Connection())
+        assert isinstance(backend, OpenAIBackend)
+        content = SimpleNamespace(content=lambda file_id: Stalled())
+        monkeypatch.setattr(
+            backend, "client", lambda: SimpleNamespace(files=SimpleNamespace(with_streaming_response=content))
+        )
+        lines = BatchApi(backend).lines("f")
+        assert await anext(lines) == {"custom_id": "one"}
+        await anext(lines)
+
+    with pytest.raises(Fault, match="no answer within") as fault:
+        asyncio.run(asyncio.wait_for(read(), 30))
+    assert fault.value.billed
 
 
 def test_half_the_price_is_reckoned_and_the_limit_holds(desk: Desk) -> None:

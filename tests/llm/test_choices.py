@@ -11,6 +11,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, FalconConfig, MambaConfig, MistralConfig, RwkvConfig
 
 from bkrl.agents.language.catalogue import open_language_model, reopened
 from bkrl.core.errors import InputError, UsageError
@@ -23,6 +24,7 @@ from bkrl.llm.scoring import OptionScorer
 from bkrl.llm.weights import load
 from tests.llm import tiny_gguf
 
+SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 OPTIONS = ("yes", "no", "maybe", "open the red door", "open the red box")
 KINDS = ("llama", "qwen2")
 
@@ -95,6 +97,92 @@ def test_a_model_is_called_as_this_transformers_names_its_cache(folder: Path) ->
     model._scorer.model.forward = older
     OptionScorer(model._scorer.model).score([([1, 2, 3], [(4,), (5,)])])
     assert called
+
+
+def drawn(config: Any) -> Any:
+    """A model with random weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def test_a_window_of_attention_holds_where_layers_do_not_name_it() -> None:
+    model = drawn(MistralConfig(**SMALL, intermediate_size=48, num_key_value_heads=2, sliding_window=8, head_dim=8))
+    questions = [([*range(1, 41), last], [(5,), (6, 7)]) for last in (3, 9)]
+    for (prompt, options), found in zip(questions, OptionScorer(model).score(questions), strict=True):
+        for option, score in zip(options, found, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([[*prompt, *option]])).logits[0, len(prompt) - 1 : -1]
+            want = -torch.nn.functional.cross_entropy(logits, torch.tensor(option), reduction="sum")
+            assert score == pytest.approx(float(want), abs=1e-4)
+
+
+def test_a_model_that_cannot_be_asked_about_several_options_at_once_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a recurrent state, and one whose attention counts places by itself, would give other answers."""
+    assert OptionScorer(load(folder, torch.float32)[0]).packs()
+    for config in (
+        MambaConfig(**SMALL, state_size=4),
+        RwkvConfig(**SMALL, context_length=64),
+        FalconConfig(**SMALL, alibi=True),
+    ):
+        assert not OptionScorer(drawn(config)).packs(), config.model_type
+    monkeypatch.setattr(OptionScorer, "packs", lambda scorer: False)
+    model = model_of(open_backend(f"hf:{folder}"))
+    (closed,) = model.answer([ask("the red door")])
+    assert isinstance(closed, Fault)
+    assert closed.kind == "stop"
+    assert str(closed).startswith(f"{folder.name} cannot be asked closed questions (its layers keep more than keys and")
+    assert isinstance(model.answer([ask("the red door", ())])[0], Reply), "open ones can be asked"
+
+
+def test_a_template_without_system_turns_gets_the_words_with_the_users(folder: Path) -> None:
+    model = model_of(open_backend(f"hf:{folder}"))
+    assert isinstance(model.answer([ask("x")])[0], Reply)
+    refuses = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    model._tokenizer.chat_template = refuses + tiny_gguf.TEMPLATE
+    turns = (
+        Message("system", "You judge."),
+        Message("user", "Is it?"),
+        Message("assistant", "So?"),
+        Message("user", "?"),
+    )
+    said = "<|user|>You judge.\n\nIs it?<|end|><|assistant|>So?<|end|><|user|>?<|end|><|assistant|>"
+    assert model._text(turns, {}) == (said, False)
+    assert isinstance(model.answer([ask("x")])[0], Reply)
+    model._tokenizer.chat_template = "{{ raise_exception('never') }}"
+    (fault,) = model.answer([ask("x")])
+    assert "never" in str(fault)
+
+
+def test_a_model_that_thinks_first_is_to_answer_closed_questions_at_once(folder: Path) -> None:
+    model = model_of(open_backend(f"hf:{folder}"))
+    assert isinstance(model.answer([ask("x")])[0], Reply)
+    switch = "{% if enable_thinking is defined and not enable_thinking %}no{% endif %}"
+    model._tokenizer.chat_template = tiny_gguf.TEMPLATE + switch
+    read: list[str] = []
+    tokenizer = model._tokenizer
+
+    class Told:
+        chat_template = tokenizer.chat_template
+        apply_chat_template, decode, pad_token_id = tokenizer.apply_chat_template, tokenizer.decode, 0
+
+        def __call__(self, text: str, **how: Any) -> Any:
+            read.append(text)
+            return tokenizer(text, **how)
+
+    model._tokenizer = Told()
+    model.answer([ask("x")])
+    assert read[0].endswith("<|assistant|>no")
+    assert read[1] == f"{read[0]}yes"
+    read.clear()
+    model.answer([Request((Message("user", "x"),), max_tokens=2)])
+    assert read[0].endswith("<|assistant|>")
 
 
 def test_packs_of_any_size_and_no_prefix_give_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ ROWS: list[tuple[int, Any, str, str]] = [
     (429, {"code": "rate_limit_exceeded"}, "wait", "busy"),
     (429, {"message": "Too many tokens, please wait before trying again."}, "wait", "busy"),
     (429, {"message": "You exceeded your current quota, limit: 10. Please retry in 34.07s."}, "wait", "busy"),
+    (429, {"message": "Request too large for m on tokens per min (TPM): Limit 1."}, "item", "context length"),
     (503, "busy", "wait", "busy"),
     (529, {}, "wait", "busy"),
     (400, {"code": "context_length_exceeded"}, "item", "context length"),

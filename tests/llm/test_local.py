@@ -86,6 +86,20 @@ def test_another_model_in_the_same_folder_is_another_key(model: Path, tmp_path: 
     assert open_backend(f"hf:{copy}").identity != before
 
 
+def test_a_model_of_the_hub_is_known_by_its_files_too(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bkrl.llm.local.model_folder", lambda spec: model)
+    first = open_backend("hf:owner/tiny").identity
+    assert first == open_backend("hf:owner/tiny", Connection(asking=False)).identity
+    monkeypatch.setattr("bkrl.llm.local.model_folder", lambda spec: build(tmp_path / "tiny", positions=32))
+    second = open_backend("hf:owner/tiny").identity
+    assert first is not None
+    assert second is not None
+    assert first["model"] == second["model"] == "owner/tiny"
+    assert first["content"] != second["content"], "a newer revision is another model"
+
+
 def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     for name in ("nobody/nothing", "no name/of a/model"):
         with pytest.raises(InputError, match="fetch it first with `hf download"):

@@ -19,6 +19,7 @@ from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm.protocol import Message, Reply, Request, request_key
 from bkrl.llm.store import SignsOfLife, Store
+from tests.llm.looking import stored
 
 WHO = {"kind": "openai", "host": "h", "model": "m"}
 QUESTION = Request((Message("user", "hello"),), {"type": "object"}, 0.5, 100, None, 0)
@@ -37,9 +38,9 @@ def test_a_sign_of_life_is_shown_though_another_process_sweeps_at_once(
     monkeypatch.setattr(Path, "iterdir", lambda folder: iter([gone]))
     signs = SignsOfLife(tmp_path / "alive")
     signs.show("me")
-    assert signs.alive("me")
+    assert signs.who("me")
     signs.close()
-    assert not signs.alive("me")
+    assert not signs.who("me")
 
 
 def test_a_key_changes_with_exactly_what_changes_the_answer() -> None:
@@ -69,7 +70,7 @@ def test_the_first_good_reply_wins_and_bad_ones_are_never_read(tmp_path: Path) -
         assert store.put("k", Reply("later")).text == "good"
     with Store(tmp_path) as store:
         assert store.get("k") == Reply("good", prompt_tokens=3)
-        assert store.counts() == {"reply": 1, "rejected": 3, "attempt": 0}
+        assert [stored(store, table) for table in ("reply", "rejected", "attempt")] == [1, 3, 0]
 
 
 def test_interrupted_sends_of_other_processes_are_counted(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_several_processes_write_at_once_and_read_the_same(tmp_path: Path) -> No
     writers = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(name)]) for name in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     with Store(tmp_path) as store:
-        assert store.counts()["reply"] == 300
+        assert stored(store) == 300
 
 
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_a_flipped_write_ahead_log_loses_no_reply_without_a_word(tmp_path: Path,
         (folder / "replies.sqlite").write_bytes(files[""])
         (folder / "replies.sqlite-wal").write_bytes(log)
         with Store(folder, told) as store:
-            return store.counts()["reply"], told.warned
+            return stored(store), told.warned
 
     log = files["-wal"]
     whole, warned = opened(log)

@@ -247,6 +247,8 @@ def test_a_limit_in_dollars_needs_a_price(babyai: Path, tmp_path: Path, monkeypa
         ({"swap": "both", "variant": "goal"}, "--swap"),
         ({"llm": "words"}, "pass --variant pref --with-mission"),
         ({"llm": "words", "with_mission": True, "ask": "open"}, "leave --ask open out"),
+        ({"llm": "equal", "with_mission": True, "variant": "code"}, "tell missions of pairs alone; leave --with-miss"),
+        ({"llm": "equal", "with_mission": True, "variant": "goal"}, "tell missions of pairs alone; leave --with-miss"),
         ({"batch": "collect"}, "--batch is for --llm openai:MODEL; leave it out, rules has no batches.$"),
         ({"dry_run": True}, "make no run"),
         ({"batch": "submit", "llm": "openai:m"}, "make no run"),
@@ -455,6 +457,34 @@ def test_a_dry_run_of_programs_asks_what_the_run_asks(
         turns = "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in server.requests[0]["messages"])
         assert foretold.prompts == (turns,)
         assert (foretold.kept, stage.outlook(config, Reporter()).kept) == (0, 2)
+
+
+@pytest.mark.usefixtures("without_a_key")
+@pytest.mark.parametrize(("variant", "num"), [("code", 3), ("code", 1), ("pref", 6)])
+def test_a_dry_run_counts_what_later_prompts_hold(babyai: Path, tmp_path: Path, variant: Any, num: int) -> None:
+    """At most each reply is cut off, so that each prompt is paid for twice, and later prompts hold one such reply."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[[price]]\nmodel = "m"\ninput = 1\noutput = 0\n')
+    settings: dict[str, Any] = {"variant": variant, "num": num, "votes": 2, "max_tokens": 9_000}
+    config = LabelConfig(babyai, llm="openai:m", prices=prices, cache=tmp_path / "cache", dry_run=True, **settings)
+    told = stage.outlook(config, Reporter())
+    later = 2 * (num - 1) if variant == "code" else told.requests
+    each = told.tokens_in / told.requests
+    least = 2 * told.tokens_in * told.at_most + 2 * later * 4 * 9_000
+    assert least <= 1e6 * float(told.values()["most_usd"]) <= least + 2 * later * each + 9  # type: ignore[arg-type]
+    assert ("shown in later prompts" in told.text()) == (later > 0)
+
+
+@pytest.mark.usefixtures("without_a_key")
+def test_a_question_whose_longer_reply_is_kept_is_not_to_be_asked(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"llm": "openai:m", "num": 4}
+    with FaultServer(lambda prompt, attempt: "ok" if attempt else "length") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        label(babyai, tmp_path, **settings)
+        told = stage.outlook(LabelConfig(babyai, cache=tmp_path / "cache", dry_run=True, **settings), Reporter())
+    assert (told.kept, told.tokens_in) == (told.requests, 0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bkrl.core.config import PPOConfig
-from bkrl.core.errors import RunFailed, UsageError
+from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.derive import subset
 from bkrl.labelers.config import EvolveConfig
@@ -297,6 +297,9 @@ def test_a_program_takes_on_what_matters_behind_what_it_needs_and_gives_up_what_
         ({"tasks": "BabyAI-GoToRedBal-v0"}, "Did you mean"),
         ({"llm": "openia:m"}, "There is no annotator 'openia:m'"),
         ({"llm": "openai:unknown-model", "max_cost": 1.0}, "prices"),
+        ({"llm": "rules", "ask": "closed"}, "answers open questions only; leave --ask closed out"),
+        ({"llm": "equal", "ask": "open"}, "answers closed questions only; pass --ask closed"),
+        ({"llm": "votes"}, "The votes annotator knows envs of housekeep"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, monkeypatch, changes, sentence, settings):
@@ -306,12 +309,28 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
+def test_prompts_that_cannot_be_filled_in_are_refused_before_anything_is_trained(tmp_path, monkeypatch, settings):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    (tmp_path / "own").mkdir()
+    for name, text in (
+        ("code_error", "{{ error }} {{ 1 // 0 }}"),
+        ("code_evolve", "{{ number }}{{ count }}{{ steps.x.y }}"),
+    ):
+        own = tmp_path / "own" / f"{name}.md"
+        own.write_text(f"<<<user>>>\n{text}\n")
+        with pytest.raises(InputError, match=f"The prompt {name}.md .* cannot be filled in"):
+            evolve.run(settings(tmp_path / "run", llm="openai:m", prompt=str(tmp_path / "own")), Reporter())
+        own.unlink()
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_forecast_says_requests_and_steps(tmp_path, settings):
     found = evolve.outlook(settings(tmp_path / "run", dry_run=True), Reporter())
     assert (found.requests, found.at_most) == (4, 4), "three more where a program fails its check"
     assert "At most 6 trainings of 2,048 steps, 12,288 env steps in all." in found.notes
     grown = evolve.outlook(settings(tmp_path / "run", dry_run=True, llm="equal", with_memory=True), Reporter())
     assert (grown.requests, grown.at_most) == (17**2, 1)
+    assert grown.tokens_out == grown.requests, "each answer is one word"
     assert not list(tmp_path.iterdir())
 
 

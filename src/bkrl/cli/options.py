@@ -29,8 +29,6 @@ PANELS = {
     "slurm": "With --executor slurm",
     "ray": "With --executor ray",
 }
-
-
 _LENIENT = "ignore flags that have no effect here; by default they are refused"
 
 

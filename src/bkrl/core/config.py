@@ -97,7 +97,6 @@ Annotator = Annotated[
     ),
 ]
 
-
 MOST_REQUESTS = Flag("send at most this many requests in this run; 0: no limit", least=0, identity=False)
 MOST_COST = Flag("spend at most so many US dollars in this run; 0: no limit", least=0, identity=False)
 REPLIES = Flag("folder of cached replies, which never expire", identity=False)

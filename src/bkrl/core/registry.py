@@ -15,7 +15,6 @@ PLUGINS = "BKRL_PLUGINS"
 GROUP = "bkrl"
 """The group of entry points by which an installed package names such modules."""
 
-
 _begun = False
 
 

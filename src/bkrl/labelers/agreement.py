@@ -29,15 +29,10 @@ def mean_share(shares: Sequence[float]) -> dict[str, Any]:
     return share(float(sum(shares)), len(shares))
 
 
-def equal_pairs(answers: Sequence[str]) -> float:
-    """Share of equal ones among all pairs of at least two answers."""
-    same = sum(count * (count - 1) for count in Counter(answers).values())
-    return same / (len(answers) * (len(answers) - 1))
-
-
 def self_agreement(questions: Sequence[Sequence[str]]) -> dict[str, Any]:
     """How often two answers to one question are equal, over the questions with at least two."""
-    return mean_share([equal_pairs(answers) for answers in questions if len(answers) >= 2])
+    kinds = [Counter(answers).values() for answers in questions if len(answers) >= 2]
+    return mean_share([sum(n * (n - 1) for n in one) / (sum(one) * (sum(one) - 1)) for one in kinds])
 
 
 def krippendorff_alpha(units: Sequence[Sequence[str]]) -> float | None:

@@ -86,7 +86,7 @@ def parse_choice(text: str) -> Choice | Unparsed:
     else:
         whole = _SHORT.fullmatch(answer)
         marks = [whole] if whole else list(_MARKED.finditer(answer))
-        if marks and re.fullmatch(r"[\W_]*", answer[marks[-1].end() :]):
+        if marks and re.fullmatch(r"(?:[^\w?]|_)*", answer[marks[-1].end() :]):
             found = [(choice, mark.end()) for mark in marks if (choice := _choice(mark[1])) is not None]
     if not found:
         return Unparsed("no choice was found")

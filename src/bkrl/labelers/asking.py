@@ -67,9 +67,7 @@ async def ask_parsed(
     second = await session.answer(replace(request, messages=(*request.messages, *again)))
     if second.reason == NOT_ASKED:
         return Asked((first,), value)
-    if second.answer is None:
-        return Asked((first, second), value)
-    return Asked((first, second), parse(second.answer))
+    return Asked((first, second), value if second.answer is None else parse(second.answer))
 
 
 class Responses:

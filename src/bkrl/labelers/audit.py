@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -33,14 +32,8 @@ _KEYS: dict[str, Choice] = {"1": "A", "first": "A", "2": "B", "second": "B", "t"
 _STOP, _SKIP = ("q", "quit"), ("s", "skip")
 HELP = "1: the first is better   2: the second   t: tie   s: skip   q: stop (answers are kept)"
 
-
-@dataclass(frozen=True)
-class Answer:
-    """What a person said of a pair, in terms of its own A and B; None: skipped."""
-
-    pair_id: int
-    choice: Choice | None
-    swapped: bool
+Answers = dict[int, Choice | None]
+"""What a person said of pairs, by their number, in terms of each one's own A and B; None: skipped."""
 
 
 class _Line(TypedDict):
@@ -72,17 +65,17 @@ def file_of(run: Path, auditor: str) -> Path:
     return run / FOLDER / f"{auditor}.jsonl"
 
 
-def read_answers(path: Path, manifest: str) -> dict[int, Answer]:
-    """An auditor's answers by pair, the last one of each. InputError when they belong to other labels."""
-    found: dict[int, Answer] = {}
+def read_answers(path: Path, manifest: str) -> Answers:
+    """An auditor's answers, the last one to each pair. InputError when they belong to other labels."""
+    found: Answers = {}
     for entry in read_rows(path, _Line, mend="mend or remove that line"):
         if entry["labels"] != manifest:
             raise InputError(f"{path} was given for other labels than these; move it away to audit anew.")
-        found[entry["pair_id"]] = Answer(entry["pair_id"], entry["choice"], entry["swapped"])
+        found[entry["pair_id"]] = entry["choice"]
     return found
 
 
-def all_answers(run: Path) -> tuple[dict[str, dict[int, Answer]], list[str]]:
+def all_answers(run: Path) -> tuple[dict[str, Answers], list[str]]:
     """The answers of every auditor of a label run, by name, and sentences about those that cannot be used."""
     manifest = sha256(run / "manifest.json")
     found, problems = {}, []
@@ -139,9 +132,9 @@ def conduct(
         choice = None if reply in _SKIP else _KEYS[reply]
         if choice is not None and swapped:
             choice = SWAPPED[choice]
-        answer = Answer(int(table[place]["pair_id"]), choice, swapped)
-        given[answer.pair_id] = answer
-        _append(path, {"pair_id": answer.pair_id, "choice": choice, "swapped": swapped, "labels": manifest})
+        pair = int(table[place]["pair_id"])
+        given[pair] = choice
+        _append(path, {"pair_id": pair, "choice": choice, "swapped": swapped, "labels": manifest})
     left = sum(int(table[i]["pair_id"]) not in given for i, _ in chosen)
     return {"answers": path.as_posix(), "pairs_left": left, **compare(table, given)}
 
@@ -161,18 +154,18 @@ def question(first: SegmentText, second: SegmentText, title: str) -> str:
     return "\n".join([*lines, "", f"In which one does the agent do better, {for_what}?", HELP])
 
 
-def compare(table: Sequence[Row], given: Mapping[int, Answer]) -> dict[str, Any]:
+def compare(table: Sequence[Row], given: Answers) -> dict[str, Any]:
     """A person's answers against the labels: agreement over A, B and tie, over pairs decided by both, and kappa."""
     machine = {int(row["pair_id"]): machine_choice(row) for row in table}
     both = [
-        (answer.choice, other)
-        for answer in given.values()
-        if answer.choice is not None and (other := machine.get(answer.pair_id)) is not None
+        (choice, other)
+        for pair, choice in given.items()
+        if choice is not None and (other := machine.get(pair)) is not None
     ]
     decided = [(one, other) for one, other in both if "tie" not in (one, other)]
     return {
         "answered": len(both),
-        "skipped": sum(answer.choice is None for answer in given.values()),
+        "skipped": sum(choice is None for choice in given.values()),
         "agreement": share(sum(one == other for one, other in both), len(both)),
         "agreement_decided": share(sum(one == other for one, other in decided), len(decided)),
         "cohen_kappa": cohen_kappa(both),

@@ -29,17 +29,17 @@ from bkrl.labelers.plan import LENGTH, LabelResult, Plan, Variant
 from bkrl.labelers.quality import closed_choice, of_goals, of_pairs, of_programs, rules_choice
 from bkrl.llm.choose import (
     FLOOR,
-    MAX_TOKENS,
     MOST_KNOWN,
     Chooser,
     ClosedAnswer,
     ClosedQuestion,
     Phrasing,
     calibration,
+    request_of,
     settled,
 )
 from bkrl.llm.protocol import Exchange, Fault, Request
-from bkrl.llm.rules import KNOWLEDGE, answer
+from bkrl.llm.rules import answer
 from bkrl.llm.session import AskSession
 from bkrl.text import prompts
 from bkrl.text.prompts import SHIPPED
@@ -178,15 +178,14 @@ def odds_of(choices: pa.Table) -> dict[str, float]:
 
 
 def _asked(plan: Plan, session: AskSession, questions: Sequence[ClosedQuestion], title: str) -> list[ClosedAnswer]:
-    chooser = Chooser(session, votes=plan.votes, max_tokens=min(plan.sampling.max_tokens, MAX_TOKENS))
+    chooser = Chooser(session, votes=plan.votes, max_tokens=plan.sampling.max_tokens, effort=plan.sampling.effort)
     return [one for one in chooser.ask(questions, title) if one is not None]
 
 
 def _requests(make: Callable[[Plan], list[ClosedQuestion]]) -> Callable[[Plan], list[Request]]:
     def requests(plan: Plan) -> list[Request]:
-        asked = [line for question in make(plan) for line in (one.line for one in question.phrasings)]
-        tokens = min(plan.sampling.max_tokens, MAX_TOKENS)
-        return [Request(messages, max_tokens=tokens, choices=options) for messages, options in dict.fromkeys(asked)]
+        asked = dict.fromkeys(phrasing.line for question in make(plan) for phrasing in question.phrasings)
+        return [request_of(line, plan.sampling.max_tokens, plan.sampling.effort) for line in asked]
 
     return requests
 
@@ -391,13 +390,15 @@ def questions_of_subgoals(card: EnvCard, said: Sequence[str], rate: str) -> list
 
 def ratings_of(scores: NDArray[np.float64], rate: str) -> NDArray[np.float64]:
     """(Q, V, K) answers to `questions_of_subgoals` → (S,) ratings from 0 to 9: the digit to expect, or nine times the
-    share of the other sub-goals that need each one, to expect too.
+    share of the other sub-goals that need each one, to expect too, of those whose answers are clear.
     """
     chances = np.exp(settled(scores)[0])
     if rate == "alone":
         return np.asarray(chances @ np.arange(10.0))
     count = round(0.5 + np.sqrt(0.25 + len(scores)))
-    return np.asarray(9 * chances[:, 0].reshape(count, count - 1).mean(1))
+    needed = chances[:, 0].reshape(count, count - 1)
+    with np.errstate(invalid="ignore"):  # NaN where no answer is clear
+        return np.asarray(9 * (np.nansum(needed, 1) / (~np.isnan(needed)).sum(1)))
 
 
 def _subgoal_questions(plan: Plan) -> list[ClosedQuestion]:
@@ -494,7 +495,7 @@ def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
             asked, said = ids[row * len(named) + (k or 0)], [] if k is None else [named[k]]
             used = {"request_id": asked[-1], "request_ids": asked if said else asked[-1:]}
             table.append({**common, "goal": said[0] if said else None, "goal_id": k, "said": said, **used})
-    entries = pa.Table.from_pylist([entry.row for entry in goals.library(table)], schema=LIBRARY)
+    entries = pa.Table.from_pylist(goals.library(table), schema=LIBRARY)
     facts = of_goals(table, record.responses.rows) | {"invalid": share(0, 0)} | facts
     usable = any(row["goal"] is not None for row in table)
     return LabelResult(table, record.responses.rows, facts, usable, {"library.parquet": entries, **record.table})
@@ -504,8 +505,6 @@ def _known_goals(
     plan: Plan, queries: Sequence[tuple[int, Segment]], captions: list[str], distinct: list[str], named: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(D G,) outcome of each question by the rules annotator, and the places of those on the held-out moments."""
-    if envs.family(plan.card.family).knowledge not in KNOWLEDGE:
-        raise UsageError(f"The rules annotator knows nothing of {plan.dataset.env_id}; leave --calibrate out.")
     known = np.ones((len(distinct), len(named)), np.int64)
     held = np.zeros(known.shape, bool)
     forms = [goals.normal_form(goal) for goal in named]
@@ -534,9 +533,12 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 
 def _most_questions(plan: Plan) -> int:
     """See `Variant`: each question in two phrasings, by all votes; points come in pairs."""
-    num, each = plan.num + plan.num % 2, len(plan.criteria)
-    if plan.variant == "goal":
+    if plan.variant == "pref":
+        num, each = plan.num + plan.num % 2, len(_criteria(plan))
+    elif plan.variant == "goal":
         num, each = min(plan.num, len(plan.dataset.caption_texts)), len(vocabulary(plan.dataset.env_id))
+    else:
+        num = each = len(subgoals(plan))
     return 2 * plan.votes * num * each
 
 

@@ -288,8 +288,7 @@ def _some(places: NDArray[np.int64]) -> list[int]:
 
 def feedback_on(card: EnvCard, dataset: Dataset, validation: Validation, checked: Checked) -> list[tuple[str, str]]:
     """The turn that shows a working program's values and asks to improve it."""
-    if checked.values is None:
-        raise ValueError("feedback needs values")
+    assert checked.values is not None
     shown = np.flatnonzero(validation.shown)
     values = checked.values[shown]
     components = [(name, column[shown]) for name, column in checked.components.items()]

@@ -15,6 +15,12 @@ _CLOSED_PREF = AppliesWhen("--ask closed and --variant pref", lambda c: c.closed
 _CLOSED_CODE = AppliesWhen("--ask closed and --variant code", lambda c: c.closed and c.variant == "code")
 _PAID = AppliesWhen("a --train-shaping other than advice", lambda c: c.train_shaping != "advice")
 _OPEN = AppliesWhen("--ask open", lambda c: not c.closed)
+_COUNTED = AppliesWhen("--variant pref or goal, or --ask open", lambda c: c.variant != "code" or not c.closed)
+_FITTED = AppliesWhen("--ask closed and --variant pref or goal", lambda c: c.closed and c.variant != "code")
+_VOTED = AppliesWhen(
+    "--ask open, or an --llm that may tell no log-probabilities",
+    lambda c: not c.closed or c.llm.partition(":")[0] not in (*USUALLY_CLOSED, "hf"),
+)
 _ASKED = AppliesWhen("an --llm that is asked (this one is a control)", lambda c: c.asks)
 _Efforts = Literal["default", "none", "minimal", "low", "medium", "high"]
 _EFFORT = "reasoning effort asked of the model, whose reasoning is billed as output; default: not sent"
@@ -87,22 +93,23 @@ class LabelConfig(AskConfig):
         Flag(
             "closed, pref and goal: whose answers to at most 100 of the questions a temperature and a bias are fitted "
             "on",
-            only=(_CLOSED,),
+            only=(_FITTED,),
         ),
     ] = "none"
     rename: Annotated[
         str | None, Flag("closed: other words for things in every question, ball=dax,key=wug", only=(_CLOSED,))
     ] = None
     num: Annotated[
-        int, Flag("pairs (pref), captions (goal) or rounds (code) to ask about; 0: 5000, 500 or 5", least=0)
+        int,
+        Flag("pairs (pref), captions (goal), rounds (code); 0: 5000, 500 (closed: 100), 5", least=0, only=(_COUNTED,)),
     ] = 0
     length: Annotated[int, Flag("actions in a segment (pref, goal); 0: 5 or 3", least=0, only=(_SEGMENTS,))] = 0
     swap: Annotated[Literal["none", "both"], Flag("ask each pair in both orders to cancel position bias")] = "none"
     votes: Annotated[
-        int, Flag("answers asked for each question; code: independent conversations", least=1, only=(_ASKED,))
+        int, Flag("answers asked for each question; code: independent conversations", least=1, only=(_ASKED, _VOTED))
     ] = 1
-    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED,))] = 0.5
-    max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_ASKED,))] = 2048
+    temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_ASKED, _OPEN))] = 0.5
+    max_tokens: Annotated[int, Flag("longest reply, in tokens; closed: 200 at most", least=1, only=(_ASKED,))] = 2048
     effort: Annotated[_Efforts, Flag(_EFFORT, only=(_ASKED,))] = "default"
     tier: Annotated[
         Literal["default", "flex"],
@@ -172,6 +179,9 @@ class LabelConfig(AskConfig):
         return self.out or Path("logs") / f"label-{self.variant}-{self.dataset.name}-s{self.seed}"
 
 
+_OF_LABELS = ("llm", "ask", "temperature", "max_tokens", "effort", "prompt", "with_memory", "seed")
+
+
 @dataclass(frozen=True)
 class EvolveConfig(AskConfig):
     """Hold a tournament of programs: a model writes some, sees how agents fare with them, and writes others."""
@@ -205,7 +215,7 @@ class EvolveConfig(AskConfig):
     ] = None
     temperature: Annotated[float, Flag("sampling temperature", least=0, only=(_OPEN,))] = 0.8
     max_tokens: Annotated[int, Flag("longest reply, in tokens", least=1, only=(_OPEN,))] = 4096
-    effort: Annotated[_Efforts, Flag(_EFFORT, only=(_OPEN,))] = "default"
+    effort: Annotated[_Efforts, Flag(_EFFORT)] = "default"
     prompt: _Prompt = None
     with_memory: Annotated[
         bool, Flag("let programs read what happened in the episode so far, as `memory`; see docs/potentials.md")
@@ -220,9 +230,15 @@ class EvolveConfig(AskConfig):
         return self.out or Path("logs") / f"evolve-{self.dataset.name}-s{self.seed}"
 
     @property
+    def label(self) -> LabelConfig:
+        """The label run whose questions a tournament asks."""
+        same = {name: vars(self)[name] for name in _OF_LABELS}
+        return LabelConfig(self.dataset, "code", num=self.rounds, votes=self.proposals, **same)
+
+    @property
     def closed(self) -> bool:
-        """Whether programs grow by closed questions, as labels of programs do with this --llm and --ask."""
-        return LabelConfig(self.dataset, variant="code", llm=self.llm, ask=self.ask).closed
+        """Whether programs grow by closed questions."""
+        return self.label.closed
 
     @property
     def envs(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -94,45 +93,28 @@ def rows(
     return table
 
 
-@dataclass(frozen=True)
-class GoalEntry:
-    """One goal of the library: how it is written, every wording with how often it was used, and where it came from."""
-
-    goal_id: int
-    goal: str
-    wordings: dict[str, int]
-    queries: tuple[int, ...]
-    request_ids: tuple[int, ...]
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """As it stands in library.parquet."""
-        return {
-            "goal_id": self.goal_id,
-            "goal": self.goal,
-            "wordings": list(self.wordings),
-            "wording_counts": list(self.wordings.values()),
-            "query_ids": list(self.queries),
-            "request_ids": list(self.request_ids),
-        }
-
-
-def library(table: Sequence[Mapping[str, Any]]) -> list[GoalEntry]:
-    """The distinct goals of goals.parquet in the order they first came up."""
+def library(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of library.parquet, the distinct goals of goals.parquet in the order they first came up: how each is
+    written, every wording with how often it was used, and where it came from.
+    """
     found: dict[int, list[Mapping[str, Any]]] = {}
     for row in table:
         if row["goal"] is not None:
             found.setdefault(row["goal_id"], []).append(row)
-    return [
-        GoalEntry(
-            goal_id,
-            rows_[0]["goal"],
-            dict(Counter(words for row in rows_ for words in row["said"]).most_common()),
-            tuple(dict.fromkeys(row["query_id"] for row in rows_)),
-            tuple(dict.fromkeys(request_id for row in rows_ for request_id in row["request_ids"])),
+    entries = []
+    for goal_id, rows_ in sorted(found.items()):
+        wordings = dict(Counter(words for row in rows_ for words in row["said"]).most_common())
+        entries.append(
+            {
+                "goal_id": goal_id,
+                "goal": rows_[0]["goal"],
+                "wordings": list(wordings),
+                "wording_counts": list(wordings.values()),
+                "query_ids": list(dict.fromkeys(row["query_id"] for row in rows_)),
+                "request_ids": list(dict.fromkeys(request_id for row in rows_ for request_id in row["request_ids"])),
+            }
         )
-        for goal_id, rows_ in sorted(found.items())
-    ]
+    return entries
 
 
 def normal_form(goal: str) -> str:
@@ -170,7 +152,7 @@ def _label(plan: Plan, session: AskSession) -> LabelResult:
     answers = ask_goals(session, plan.dataset, plan.card, queries, plan.votes, plan.sampling)
     responses = Responses()
     table = rows(plan.dataset, queries, answers, responses)
-    entries = pa.Table.from_pylist([entry.row for entry in library(table)], schema=LIBRARY)
+    entries = pa.Table.from_pylist(library(table), schema=LIBRARY)
     facts = of_goals(table, responses.rows)
     usable = any(row["goal"] is not None for row in table)
     return LabelResult(table, responses.rows, facts, usable, {"library.parquet": entries})

@@ -14,6 +14,7 @@ from bkrl.labelers.asking import Sampling
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import EnvCard, env_card
 from bkrl.labelers.tables import names_of
+from bkrl.llm.choose import MAX_TOKENS
 from bkrl.llm.protocol import Request
 from bkrl.llm.session import AskSession
 from bkrl.text.mission_words import MissionWords
@@ -51,6 +52,7 @@ class Plan:
     @classmethod
     def of(cls, config: LabelConfig, dataset: Dataset) -> Plan:
         """The plan of a label run's settings. Raises InputError for prompts that do not fit."""
+        tokens = min(config.max_tokens, MAX_TOKENS) if config.closed else config.max_tokens
         return cls(
             config.variant,
             dataset,
@@ -64,9 +66,7 @@ class Plan:
             length=config.length or LENGTH[config.variant],
             swap=config.swap,
             votes=config.votes,
-            sampling=Sampling(
-                config.temperature, config.max_tokens, None if config.effort == "default" else config.effort
-            ),
+            sampling=Sampling(config.temperature, tokens, None if config.effort == "default" else config.effort),
             seed=config.seed,
             closed=config.closed,
             compare=config.compare,

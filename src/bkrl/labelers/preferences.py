@@ -171,8 +171,7 @@ def _label(plan: Plan, session: AskSession) -> LabelResult:
     answers = ask_pairs(session, plan.dataset, plan.card, pairs, questions, plan.sampling)
     responses = Responses()
     table = rows(pairs, questions, answers, responses)
-    by_rules = session.backend.name == "rules"
-    facts = of_pairs(plan.dataset, plan.card, table, responses.rows, by_rules=by_rules)
+    facts = of_pairs(plan.dataset, plan.card, table, responses.rows, by_rules=session.backend.name == "rules")
     return LabelResult(table, responses.rows, facts, any(row["label"] is not None for row in table))
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from bkrl.core.errors import UsageError
-from bkrl.core.models import find
 from bkrl.core.registry import Registry, load_plugins
 from bkrl.llm.protocol import Backend, Connection
 
@@ -92,15 +91,6 @@ def check_knows(spec: str, env_id: str, family: str) -> None:
             f"The {spec} annotator knows envs of {names}, and {env_id} is none of them; name a language model, such as "
             "openai:MODEL."
         )
-
-
-def check_annotator(spec: str) -> None:
-    """UsageError where there is no annotator of that name, or no such model in the catalogue of `local:`."""
-    kind, _, name = spec.partition(":")
-    if kind not in UNINFORMED:
-        annotators().get(kind)
-    if kind == "local":
-        find(name)
 
 
 def open_backend(spec: str, connection: Connection = Connection()) -> Backend:  # noqa: B008 - frozen

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
@@ -136,13 +136,8 @@ class Asker:
         return Exchange(request, "", reply)
 
     async def _kept(self, request: Request) -> Exchange | None:
-        key = request_key(self.backend.identity or {}, request)
-        reply = None if self.store is None else self.store.known(key)
-        if reply is not None and reply.status == "truncated":
-            request = _longer(request)
-            key = request_key(self.backend.identity or {}, request)
-            reply = self.store.known(key) if self.store is not None else None
-        return None if reply is None else self._found(key, request, reply)
+        found = None if self.store is None else kept_in(self.store, self.backend.identity or {}, request)
+        return None if found is None else self._found(*found)
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
@@ -324,6 +319,19 @@ class Asker:
             self.stopped = sentence
         self._halted.set()
         return Stop(self.stopped)
+
+
+def kept_in(store: Store, identity: Mapping[str, str], request: Request) -> tuple[str, Request, Reply] | None:
+    """The reply to a request that need not be asked, where it is kept, with what it was kept for: where a reply was cut
+    off, the request with more room.
+    """
+    key = request_key(identity, request)
+    reply = store.known(key)
+    if reply is not None and reply.status == "truncated":
+        request = _longer(request)
+        key = request_key(identity, request)
+        reply = store.known(key)
+    return None if reply is None else (key, request, reply)
 
 
 def _longer(request: Request) -> Request:

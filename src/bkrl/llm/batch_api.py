@@ -15,7 +15,7 @@ from bkrl.llm.openai import MAX_BODY, OpenAIBackend, Refused
 from bkrl.llm.protocol import Fault, Reply, Request
 
 TRANSFER_SECONDS = 1800.0
-"""A file has to be up or down within this time."""
+"""A file has to be up, and each piece of one down, within this time."""
 ATTEMPTS = 6
 LONGEST_PAUSE = 60.0
 PAGE, PAGES = 100, 100
@@ -117,12 +117,12 @@ class BatchApi:
         are left out. Memory stays bounded.
         """
         opened = self._backend.client().files.with_streaming_response.content(file_id)
-        response = await self._backend.carried(opened.__aenter__)
+        response = await self._carried(opened.__aenter__)
         try:
             chunks = response.iter_bytes(2**16).__aiter__()
             tail, skipping, more = b"", False, True
             while more:
-                chunk = await self._backend.carried(lambda: anext(chunks, b""))
+                chunk = await self._carried(lambda: anext(chunks, b""))
                 more = bool(chunk)
                 *lines, tail = (tail + chunk).split(b"\n") if more else (tail, b"")
                 for line in lines:
@@ -141,18 +141,23 @@ class BatchApi:
             return {}
         return value if isinstance(value, dict) else {}
 
+    async def _carried(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """What the client brings in time."""
+        try:
+            async with asyncio.timeout(TRANSFER_SECONDS):
+                return await self._backend.carried(call)
+        except TimeoutError:
+            raise Fault("retry", "deadline", f"no answer within {TRANSFER_SECONDS:.0f} s", billed=True) from None
+
     async def _call(self, call: Callable[[Any], Awaitable[Any]], attempts: int = ATTEMPTS) -> dict[str, Any]:
         """A call's JSON object; what passes by itself is tried again a few times."""
         for attempt in range(1, attempts + 1):
             try:
-                async with asyncio.timeout(TRANSFER_SECONDS):
-                    answer = await self._backend.carried(lambda: call(self._backend.client()))
+                answer = await self._carried(lambda: call(self._backend.client()))
                 body = read_json_body(answer.http_response.content, self._backend.url, self._backend.secrets)
                 if not isinstance(body, dict):
                     raise Fault("retry", "unreadable", "the answer is not a JSON object", billed=True)
                 return body
-            except TimeoutError:
-                fault = Fault("retry", "deadline", f"no answer within {TRANSFER_SECONDS:.0f} s", billed=True)
             except Refused as refused:
                 fault = refused.fault
             except Fault as raised:

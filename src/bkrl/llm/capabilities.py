@@ -22,7 +22,6 @@ OPTIONAL = ("temperature", "reasoning_effort", "seed", "logprobs")
 """Parameters that can be left out when an endpoint refuses them."""
 _FORMS: tuple[ReplyFormat, ...] = ("json_schema", "json_object", "text")
 
-
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 
 

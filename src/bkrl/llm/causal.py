@@ -8,14 +8,20 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from jinja2 import TemplateError
+
 from bkrl.core.documents import typed
 from bkrl.core.errors import InputError
 from bkrl.llm.protocol import Fault, Message, Reply, Request, chances, request_key
+
+_AT_ONCE = {"enable_thinking": False}
+"""Closed questions read the first word: a model that thinks first, by a template such as Qwen3's, is not to."""
 
 
 class CausalModel:
@@ -31,6 +37,7 @@ class CausalModel:
         self._model: Any = None
         self._tokenizer: Any = None
         self._scorer: Any = None
+        self._packs = True
 
     def answer(self, requests: Sequence[Request]) -> list[Reply | Fault]:
         """Answer requests that share temperature and length, in their order."""
@@ -45,7 +52,7 @@ class CausalModel:
             return [Fault("stop", "model", f"The model failed ({why})")] * len(requests)
 
     def _outcomes(self, requests: Sequence[Request]) -> list[Reply | Fault]:
-        prompts = [self._prompt(request.messages) for request in requests]
+        prompts = [self._prompt(one.messages, **(_AT_ONCE if one.choices else {})) for one in requests]
         limit = getattr(self._model.config, "max_position_embeddings", None) or 10**9
         outcomes: dict[int, Reply | Fault] = {}
         groups: dict[tuple[int, int], list[int]] = {}
@@ -59,6 +66,9 @@ class CausalModel:
             elif len(set(options.values())) < len(options) or () in options.values():
                 text = f"the options {', '.join(options)} are not different tokens to the model; choose other words"
                 outcomes[number] = Fault("item", "options", text)
+            elif options and not self._packs:
+                why = "its layers keep more than keys and values; take another model, or --ask open"
+                raise Fault("stop", "model", f"{self.identity['model']} cannot be asked closed questions ({why})")
             elif options:
                 closed[number] = options
             else:
@@ -119,22 +129,29 @@ class CausalModel:
             completion_tokens=len(kept),
         )
 
-    def _prompt(self, messages: Sequence[Message]) -> list[int]:
-        text, special = self._text(messages)
+    def _prompt(self, messages: Sequence[Message], **how: Any) -> list[int]:
+        text, special = self._text(messages, how)
         return list(self._tokenizer(text, add_special_tokens=special)["input_ids"])
 
-    def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
+    def _text(self, messages: Sequence[Message], how: Mapping[str, Any]) -> tuple[str, bool]:
         """A conversation as the model reads it, and whether its tokenizer adds the tokens that begin a text."""
         turns = [{"role": message.role, "content": message.text} for message in messages]
         if self._tokenizer.chat_template:
-            return self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True), False
+            put = partial(self._tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True, **how)
+            try:
+                return put(turns), False
+            except TemplateError:  # of a template without system turns, such as Gemma 2's: the user says that, too
+                if turns[0]["role"] != "system":
+                    raise
+                told = "\n\n".join(turn["content"] for turn in turns[:2])
+                return put([{"role": "user", "content": told}, *turns[2:]]), False
         return "\n\n".join(f"{turn['role']}:\n{turn['content']}" for turn in turns) + "\n\nassistant:\n", True
 
     def _options(self, request: Request, prompt: Sequence[int]) -> dict[str, tuple[int, ...]]:
         """The tokens that each choice adds to the prompt; where the two would melt, those of the choice alone."""
-        found = {}
+        found: dict[str, tuple[int, ...]] = {}
+        text, special = self._text(request.messages, _AT_ONCE)
         for choice in request.choices:
-            text, special = self._text(request.messages)
             whole = list(self._tokenizer(text + choice, add_special_tokens=special)["input_ids"])
             melted = whole[: len(prompt)] != list(prompt)
             alone = self._tokenizer(choice, add_special_tokens=False)["input_ids"]
@@ -151,10 +168,11 @@ class CausalModel:
             model, self._tokenizer = load(self._path, "auto" if self._path.is_dir() else torch.float32)
         except InputError as error:
             raise Fault("stop", "model", str(error)) from None
+        self._scorer = OptionScorer(model)
+        self._packs = self._scorer.packs()  # before numbers are rounded
         if "arithmetic" in self.identity:
             to_bfloat16(model)
         self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-        self._scorer = OptionScorer(self._model)
 
 
 def _listen(put: Callable[[Sequence[Request]], None]) -> None:

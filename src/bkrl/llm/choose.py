@@ -100,22 +100,37 @@ def _named(reply: str, options: Sequence[str]) -> int | None:
     return ends.pop() if len(ends) == 1 else None
 
 
+def request_of(line: Line, max_tokens: int, effort: str | None, sample: int = 0) -> Request:
+    """The `sample`-th request of a line; the first one asks for log-probabilities."""
+    messages, options = line
+    choices = () if sample else options
+    return Request(messages, None, 1.0 if sample else 0.0, max_tokens, effort, sample, choices=choices)
+
+
 class Chooser:
     """Asks closed questions in a session, each phrasing once for ever.
 
     Args:
         session: who is asked; closed by whoever opened it.
         votes: samples at temperature 1 that vote where there are no log-probabilities; else the temperature is 0.
-        max_tokens: of a reply.
+        max_tokens, effort: of a reply.
         wait: wait for each answer; else it comes with a later `poll`.
     """
 
-    def __init__(self, session: AskSession, *, votes: int = 1, max_tokens: int = MAX_TOKENS, wait: bool = True) -> None:
+    def __init__(
+        self,
+        session: AskSession,
+        *,
+        votes: int = 1,
+        max_tokens: int = MAX_TOKENS,
+        effort: str | None = None,
+        wait: bool = True,
+    ) -> None:
         backend = session.backend
         free, local = backend.identity is None, (backend.identity or {}).get("kind") in LOCAL
         once = local or (free and not backend.name.startswith("replay:"))  # another sample would say the same
         self.session, self.votes, self.wait = session, 1 if once else votes, wait or free
-        self.max_tokens = max_tokens
+        self.max_tokens, self.effort = max_tokens, effort
         self._counts = np.zeros(len(_COUNTED), np.int64)  # of finished lines
         self._heard: dict[Line, list[Exchange]] = {}
         self._read: dict[Line, list[NDArray[np.float64]]] = {}
@@ -124,20 +139,10 @@ class Chooser:
         self._askers: dict[Line, list[ClosedQuestion]] = {}
         self._came: dict[ClosedQuestion, ClosedAnswer] = {}
 
-    def request(self, line: Line, sample: int = 0) -> Request:
-        """The `sample`-th request of a line; the first one asks for log-probabilities."""
-        messages, options = line
-        return Request(
-            messages,
-            temperature=1.0 if sample else 0.0,
-            max_tokens=self.max_tokens,
-            sample=sample,
-            choices=() if sample else options,
-        )
-
     def requests(self, questions: Sequence[ClosedQuestion]) -> list[Request]:
         """The first requests of questions, each once."""
-        return [self.request(line) for line in dict.fromkeys(p.line for q in questions for p in q.phrasings)]
+        lines = dict.fromkeys(phrasing.line for question in questions for phrasing in question.phrasings)
+        return [request_of(line, self.max_tokens, self.effort) for line in lines]
 
     def ask(self, questions: Sequence[ClosedQuestion], title: str = "") -> list[ClosedAnswer | None]:
         """The answers in order; None where one has not come yet. Raises what `AskSession.run` raises."""
@@ -204,7 +209,7 @@ class Chooser:
         """Ask, wait or not, until nothing is left that can be sent now."""
         while wanted:
             again: list[tuple[Line, int]] = []
-            requests = [self.request(*one) for one in wanted]
+            requests = [request_of(line, self.max_tokens, self.effort, sample) for line, sample in wanted]
             if self.wait:
                 for (line, _), exchange in zip(wanted, self.session.ask(requests, title), strict=True):
                     again += self._hear(line, exchange)

@@ -8,6 +8,8 @@ from typing import Any
 from bkrl.core.documents import Mismatch, parse_json
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import read_text
+from bkrl.llm import responses
+from bkrl.llm.protocol import Api
 
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)=([A-Za-z_][A-Za-z0-9_]*)")
 _OURS = {
@@ -41,7 +43,7 @@ def headers(text: str, asking: bool = True) -> dict[str, str]:
     return found
 
 
-def body(text: str) -> dict[str, Any]:
+def body(text: str, api: Api = "chat") -> dict[str, Any]:
     """Fields of a request's body, from a JSON object or the file that holds one.
 
     Raises UsageError for a field that bkrl fills in, InputError for what is no JSON object.
@@ -56,10 +58,12 @@ def body(text: str) -> dict[str, Any]:
         raise InputError(f"--body cannot be read as JSON ({error}); give an object or a file that holds one.") from None
     if not isinstance(fields, dict):
         raise InputError('--body must be a JSON object, such as {"top_p": 0.9}, or a file that holds one.')
+    ours = _OURS | (responses.FIELDS if api == "responses" else {})
     for name in fields:
-        if name in _OURS:
-            way = f"; {_OURS[name]} changes it" if _OURS[name] else ""
-            raise UsageError(f"--body cannot set '{name}', which bkrl fills in by itself{way}.")
+        if name in ours:
+            beside = "" if name in _OURS else " beside --api responses"
+            way = f"; {ours[name]} changes it" if ours[name] else ""
+            raise UsageError(f"--body cannot set '{name}'{beside}, which bkrl fills in by itself{way}.")
     return fields
 
 

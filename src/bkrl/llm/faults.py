@@ -19,6 +19,7 @@ _QUOTA = (
 )  # fmt: skip
 _CONTEXT = (
     "context_length", "context length", "maximum context", "too many tokens", "prompt is too long", "input is too long",
+    "request too large",
 )  # fmt: skip
 _FILTERED = ("content_filter", "content_policy", "content management policy", "responsibleai", "moderation")
 _NO_MODEL = (
@@ -130,7 +131,7 @@ def from_status(status: int, error: Mapping[str, Any] | str, headers: Mapping[st
             "There is no such model here" if known else "The address has no such API; check OPENAI_BASE_URL (and --api)"
         )
         return Fault("stop", "no such model", f"{what}{said}")
-    if status in (429, 503, 529):
+    if status in (429, 503, 529) and "request too large" not in words:  # for a minute's tokens, so it will not pass
         return Fault("wait", "busy", f"the server asks for less (status {status}){said}", retry_after=wait)
     if status == 413 or any(mark in words for mark in _CONTEXT):
         return Fault("item", "context length", f"the prompt is too long for the model{said}")

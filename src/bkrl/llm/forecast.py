@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from bkrl.llm.asker import kept_in
 from bkrl.llm.policy import LONGER_REPLY
 from bkrl.llm.prices import FREE, Price
-from bkrl.llm.protocol import Reply, Request, Tier, request_key
+from bkrl.llm.protocol import Reply, Request, Tier
 from bkrl.llm.store import FILE, Store
 
 CHARS_PER_TOKEN = 4
@@ -19,7 +20,9 @@ class Outlook:
     """Totals of what is still to be asked. Tokens in are estimated from characters; tokens out are guessed (or taken
     from `measured` replies of the same questions), and bounded by replies that are all cut off and asked for once more
     with more room. `prompts` are some of those that would be sent, `notes` what a person should know besides. All
-    figures are for `requests` questions; there may be `at_most` times as many.
+    figures are for `requests` questions; there may be `at_most` times as many. `carried`: so many earlier replies stand
+    in a prompt, on average, at most, each beside words of ours that are no longer than the first prompt; only what is
+    paid at most counts them.
     """
 
     requests: int
@@ -33,6 +36,7 @@ class Outlook:
     prompts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     at_most: float = 1.0
+    carried: float = 0.0
 
     def times(self, factor: float, **more: Any) -> Self:
         """As many times the tokens; `more`: other fields."""
@@ -68,7 +72,9 @@ class Outlook:
         if self.price is None:
             return None
         about = self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier)
-        return about, self._most * self.price.of_tokens(2 * self.tokens_in, self.most_tokens_out, 0, self.tier)
+        longest = self.most_tokens_out * LONGER_REPLY / (1 + LONGER_REPLY)
+        most_in = round(2 * (self.tokens_in + self.carried * (self.tokens_in + longest)))
+        return about, self._most * self.price.of_tokens(most_in, self.most_tokens_out, 0, self.tier)
 
     @property
     def _most(self) -> float:
@@ -84,7 +90,8 @@ class Outlook:
         about, most = dollars
         tier = "" if self.tier == "default" else f" as {self.tier}"
         requests = "" if self.at_most == 1 else "with most requests, and "
-        longest = f"at most ${most:,.2f} ({requests}each reply cut off and asked for again)"
+        later = ", shown in later prompts too" if self.carried else ""
+        longest = f"at most ${most:,.2f} ({requests}each reply cut off and asked for again{later})"
         return f"Price{tier}: about ${about:,.2f}, {longest}, by {self.price.source}."
 
 
@@ -126,4 +133,4 @@ def _kept(requests: list[Request], cache: Path, identity: Mapping[str, str] | No
     if identity is None or not (cache / FILE).exists():
         return [None] * len(requests)
     with Store(cache) as store:
-        return [store.get(request_key(identity, request)) for request in requests]
+        return [found and found[2] for found in (kept_in(store, identity, request) for request in requests)]

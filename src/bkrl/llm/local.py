@@ -18,11 +18,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import sha256
 from bkrl.core.hub import content, is_place, model_folder
 from bkrl.core.models import catalogue, find
@@ -149,11 +149,11 @@ class LocalBackend:
 
 
 def from_folder(spec: str, connection: Connection) -> LocalBackend:
-    """`hf:NAME_OR_PATH`. InputError when it is not on this machine."""
-    identity = {"kind": "hf", "model": spec, "host": "local"}
-    path = model_folder(spec) if connection.asking or is_place(spec) else None
-    if path is not None and is_place(spec):
-        identity |= {"model": path.name, "content": content(path)}
+    """`hf:NAME_OR_PATH`. InputError when it is not on this machine, but for a name of which nothing is asked."""
+    identity, path = {"kind": "hf", "model": spec, "host": "local"}, None
+    with nullcontext() if connection.asking or is_place(spec) else suppress(InputError):
+        path = model_folder(spec)
+        identity |= {"model": path.name if is_place(spec) else spec, "content": content(path)}
     return LocalBackend(f"hf:{spec}", identity, path)
 
 

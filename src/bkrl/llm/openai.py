@@ -74,7 +74,6 @@ class OpenAIBackend:
         self.secrets = Secrets([*_secret_words(self.url), *self._headers.values()])
         extra = {"body": canonical(self._body)} if self._body else {}
         if self.responses:
-            responses.check_body(self._body)
             extra["api"] = "responses"
         if self.secrets.hide(extra.get("body", "")) != extra.get("body", ""):
             raise UsageError("--body holds a secret, and is recorded; send it with --header NAME=VARIABLE.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.models import find
 from bkrl.core.registry import did_you_mean
 from bkrl.core.reporter import Reporter
 from bkrl.llm import annotators, open_backend
@@ -19,10 +20,12 @@ from bkrl.llm.store import Store
 
 
 def check_name(name: str, others: Sequence[str] = (), what: str = "annotator") -> None:
-    """UsageError where no annotator has the name; the arguments are those of `open_session`."""
-    known = (*others, *annotators().names())
-    if name.partition(":")[0] not in known:
+    """UsageError where no annotator, or no model of the catalogue, has the name; arguments as of `open_session`."""
+    known, (kind, _, model) = (*others, *annotators().names()), name.partition(":")
+    if kind not in known:
         raise UsageError(f"There is no {what} '{name}'.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+    if kind == "local":
+        find(model)
 
 
 def open_session(

@@ -5,7 +5,6 @@ With it a labelled study can be repeated by anyone, without a key, long after th
 
 import json
 from pathlib import Path
-from typing import Any
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_table, sha256
@@ -26,7 +25,8 @@ class ReplayBackend(FreeBackend):
         if not self._file.exists():
             raise InputError(f"{path} is a label run without responses.parquet: it is a control.")
         rows = read_table(self._file, RESPONSES).to_pylist()
-        self._rows = {address(_turns(row), row["sample"]): row for row in rows}
+        asked = ([(turn["role"], turn["content"]) for turn in json.loads(row["prompt"])] for row in rows)
+        self._rows = {address(turns, row["sample"]): row for turns, row in zip(asked, rows, strict=True)}
         models = sorted({row["model"] for row in self._rows.values() if row["model"]})
         self._facts = {"replay_of": ", ".join(models), "replay_sha256": sha256(self._file)}
         if run is not None and "model_sha256" in run.facts:
@@ -47,7 +47,3 @@ class ReplayBackend(FreeBackend):
 
     def facts(self) -> dict[str, str]:
         return dict(self._facts)
-
-
-def _turns(row: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(turn["role"], turn["content"]) for turn in json.loads(row["prompt"])]

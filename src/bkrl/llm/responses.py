@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bkrl.core.errors import UsageError
-
 PATH = "/responses"
-_FIELDS = {
+FIELDS = {
     **{"input": "--prompt", "instructions": "--prompt", "max_output_tokens": "--max-tokens", "reasoning": "--effort"},
     **dict.fromkeys(("text", "include", "store", "background", "conversation", "previous_response_id"), ""),
 }
@@ -23,14 +21,6 @@ _CALLED = {
     "max_tokens": "max_output_tokens",
 }
 """Names of fields of chat completions, and what this API calls them."""
-
-
-def check_body(body: Mapping[str, Any]) -> None:
-    """UsageError where `--body` sets a field that is filled in here."""
-    for name in body:
-        if name in _FIELDS:
-            way = f"; {_FIELDS[name]} changes it" if _FIELDS[name] else ""
-            raise UsageError(f"--body cannot set '{name}' beside --api responses, which bkrl fills in by itself{way}.")
 
 
 def request_of(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,16 @@ class OptionScorer:
             prefix, state = self._prefix(shared, len(questions) > 1)
             return self._passes(questions, prefix, state)
 
+    def packs(self) -> bool:
+        """Whether the model answers together as it answers apart: one with a recurrent state does not."""
+        options, most = [(2, 3), (3, 2)], 0.01 if self.model.dtype == torch.float32 else 0.5
+        try:
+            apart = [self.score([((0, 1), [one])])[0][0] for one in options]
+            together = self.score([((0, 1), options)])[0]
+        except (ValueError, TypeError, LookupError, AttributeError, RuntimeError):  # it takes no such masks
+            return False
+        return all(abs(one - other) < most for one, other in zip(apart, together, strict=True))
+
     def _prefix(self, shared: Tokens, several: bool) -> tuple[Tokens, _State]:
         """The longest part of `shared` that is worth having, with its keys and values."""
         best, length = None, 0
@@ -107,7 +117,7 @@ class OptionScorer:
         depth = torch.tensor(tree.depths, device=device)
         before = torch.cat([torch.arange(past, device=device), depth])
         near = seen & (depth[:, None] - before[None] < self._window) if self._window else seen
-        masks: Any = _additive(seen, self.model.dtype)
+        masks: Any = _additive(seen if self._kinds else near, self.model.dtype)
         if "sliding_attention" in self._kinds:
             masks = {"full_attention": masks, "sliding_attention": _additive(near, self.model.dtype)}
         out = self.model(

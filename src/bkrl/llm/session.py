@@ -123,11 +123,6 @@ class AskSession(Asker):
                 self.usage.count_request(exchange)
         return exchanges
 
-    @property
-    def waiting(self) -> int:
-        """How many submitted requests have brought nothing yet."""
-        return len(self._submitted) - len(self._came)
-
     def state(self, again: int = 0) -> dict[str, NDArray[Any]]:
         """The state of a session that asks while a policy trains, for a checkpoint; see `Usage.state`."""
 

@@ -185,12 +185,8 @@ class Store:
             rows = self._db.execute(
                 "select key, process from attempt where outcome = 'in flight' and process <> ?", (self._process,)
             ).fetchall()
-        alive = {process: self._signs.alive(process) for process in {process for _, process in rows}}
+        alive = {process: self._signs.who(process) for process in {process for _, process in rows}}
         return sum(key in wanted and not alive[process] for key, process in rows)
-
-    def keys(self) -> list[str]:
-        """The keys of all good replies."""
-        return [key for (key,) in self.execute("select key from reply order by key")]
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """One SQL statement and its rows, errors explained."""
@@ -210,14 +206,6 @@ class Store:
                 raise
             self._db.execute("commit")
 
-    def counts(self) -> dict[str, int]:
-        """Rows of each table."""
-        with self._explained():
-            return {
-                table: int(self._db.execute(f"select count(*) from {table}").fetchone()[0])
-                for table in ("reply", "rejected", "attempt")
-            }
-
     def close(self) -> None:
         self._db.close()
         self._signs.close()
@@ -234,20 +222,19 @@ class Store:
 
     def _upgrade(self) -> None:
         """Make the tables, or bring those of an earlier version up to date; another process may do the same."""
-        self._db.execute("begin immediate")
-        version = self._db.execute("pragma user_version").fetchone()[0]
-        if version == 1:
-            for table in ("reply", "rejected"):
-                self._db.execute(f"alter table {table} add column cached_tokens integer")
-                self._db.execute(f"alter table {table} add column tier text not null default 'default'")
-        for table in ("reply", "rejected") if version in (1, 2) else ():
-            self._db.execute(f"alter table {table} add column hash text not null default ''")
-            rows = self._db.execute(f"select rowid, key, {_COLUMNS} from {table}")
-            hashed = ((_hash(key, row), number) for number, key, *row in rows.fetchall())
-            self._db.executemany(f"update {table} set hash = ? where rowid = ?", hashed)
-        for statement in _TABLES.split(";\n"):
-            self._db.execute(statement)
-        self._db.execute("commit")
+        with self.transaction():
+            version = self._db.execute("pragma user_version").fetchone()[0]
+            if version == 1:
+                for table in ("reply", "rejected"):
+                    self._db.execute(f"alter table {table} add column cached_tokens integer")
+                    self._db.execute(f"alter table {table} add column tier text not null default 'default'")
+            for table in ("reply", "rejected") if version in (1, 2) else ():
+                self._db.execute(f"alter table {table} add column hash text not null default ''")
+                rows = self._db.execute(f"select rowid, key, {_COLUMNS} from {table}")
+                hashed = ((_hash(key, row), number) for number, key, *row in rows.fetchall())
+                self._db.executemany(f"update {table} set hash = ? where rowid = ?", hashed)
+            for statement in _TABLES.split(";\n"):
+                self._db.execute(statement)
 
     def _whole(self, key: str, rows: Iterable[Sequence[Any]]) -> Reply | None:
         """The first reply that is as it was stored. Rows of an earlier bkrl, at work beside this one, have no hash."""
@@ -358,10 +345,6 @@ class SignsOfLife:
             return f"a batch of {os.fsdecode((self._folder / name).read_bytes())}"
         return ""
 
-    def alive(self, name: str) -> bool:
-        """Whether a process or a batch shows itself under this name."""
-        return bool(self.who(name))
-
     def close(self) -> None:
         if self._own is not None:
             self._own.close()
@@ -372,5 +355,5 @@ class SignsOfLife:
         """Remove what killed processes have left; young files may be about to be locked."""
         for file in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
-                if time.time() - file.stat().st_mtime > _STALE_SECONDS and not self.alive(file.name):
+                if time.time() - file.stat().st_mtime > _STALE_SECONDS and not self.who(file.name):
                     file.unlink()

@@ -19,7 +19,6 @@ from bkrl.stats.verdicts import ALPHA, Verdict, verdict
 FORMAT = 3
 """Of results.json: 2 since verdicts follow the adjusted test, 3 since its envs stand under `envs`."""
 
-
 Tone = Literal["caution", "against", "open", "for"]
 TONE_OF: dict[int, Tone] = {1: "for", 0: "open", -1: "against"}
 """By the sign of a verdict."""

@@ -88,14 +88,16 @@ def outlook(config: LabelConfig, reporter: Reporter) -> Outlook:
     plan, notes, session = job.plan, remarks(job.session.price), job.session
     requests = job.variant.requests(plan)
     prompts = shown(requests)
+    mended = session.backend.identity is not None and "repair" in job.variant.templates
+    carried = 0.5 * mended  # second questions hold the reply that could not be read
     if plan.variant == "code" and not plan.closed:
+        carried = 1 - 1 / plan.num
         most = f"At most {len(requests):,} requests; reckoned with the first prompt, to which each later one adds a"
         notes, prompts = [f"{most} program and what came of it.", *notes], prompts[:1]
     tier: Tier = config.tier if config.batch == "off" else "batch"
     reckoned = forecast(requests, job.variant.reply_tokens, job.cache, session.backend.identity, session.price, tier)
-    mended = session.backend.identity is not None and "repair" in job.variant.templates
     samples = Chooser(session, votes=plan.votes).votes if plan.closed else 1 + mended
-    return replace(reckoned, prompts=prompts, notes=tuple(notes), at_most=samples)
+    return replace(reckoned, prompts=prompts, notes=tuple(notes), at_most=samples, carried=carried)
 
 
 def submit(config: LabelConfig, reporter: Reporter) -> None:
@@ -177,12 +179,9 @@ def _check_nothing_is_out(folder: Path, way_out: str) -> None:
 
 def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     """Unpack the settings. Refuses what does not fit together, before anything is written."""
-    dataset = Dataset.open(config.dataset)
-    _check(config)
-    plan = Plan.of(config, dataset)
-    check_knows(config.llm, plan.card.env_id, plan.card.family)
+    plan = planned(config, Dataset.open(config.dataset))
     variant = variant_of_plan(plan)
-    headers, body = extras.headers(config.header or "", not config.dry_run), extras.body(config.body or "")
+    headers, body = extras.headers(config.header or "", not config.dry_run), extras.body(config.body or "", config.api)
     connection = Connection(config.cache, config.tier, not config.dry_run, headers, body, config.api)
     if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
@@ -194,7 +193,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         spec = f"random:{config.seed}" if config.llm == "random" else config.llm
         backend = open_backend(spec, connection)
     session = session_with(backend, config, reporter, rpm=config.rpm, tpm=config.tpm, tier=config.tier)
-    _check_plan(plan, variant)
+    check_plan(plan, variant)
     if "exact" in (config.llm, config.score) and not config.dry_run and to_do(config):
         known = truth.truth_of(plan, reporter)
         session.backend = truth.annotator(plan, known) if config.llm == "exact" else backend
@@ -213,8 +212,17 @@ def _create(config: LabelConfig, prompts: dict[str, Path], reporter: Reporter) -
     return Run.begin(config, "label", inputs, reporter)
 
 
+def planned(config: LabelConfig, dataset: Dataset) -> Plan:
+    """What is asked about a dataset. Refuses settings that do not fit together, or to it."""
+    _check(config)
+    plan = Plan.of(config, dataset)
+    check_knows(config.llm, plan.card.env_id, plan.card.family)
+    if plan.closed and plan.calibrate == "rules":
+        check_knows("rules", plan.card.env_id, plan.card.family)
+    return plan
+
+
 def _check(config: LabelConfig) -> None:
-    """Refuse settings that do not fit together."""
     variant, llm = config.variant, config.llm
     remote, control = llm.startswith("openai:"), llm in baseline.NAMES and not config.closed
     if llm.partition(":")[0] in CLOSED_ONLY and not config.closed and not control:
@@ -227,6 +235,8 @@ def _check(config: LabelConfig) -> None:
         raise UsageError("--llm exact says how important sub-goals are, not what needs what; leave --rate need out.")
     if config.score == "exact" and variant == "code" and not config.closed:
         raise UsageError("--score exact of --variant code compares ratings of sub-goals; pass --ask closed.")
+    if config.closed and config.with_mission and variant != "pref":
+        raise UsageError("Closed questions tell missions of pairs alone; leave --with-mission out, or pass --ask open.")
     if config.closed and config.swap != "none":
         raise UsageError("Closed questions are always asked in both orders; leave --swap out.")
     if control and variant != "pref":
@@ -254,7 +264,7 @@ def _check(config: LabelConfig) -> None:
         raise UsageError("--tier is for --llm openai:MODEL.")
 
 
-def _check_plan(plan: Plan, variant: Variant) -> None:
+def check_plan(plan: Plan, variant: Variant) -> None:
     """Refuse what the dataset is too small for, and what would not fit into memory."""
     if (most := variant.most_questions(plan)) > MOST_QUESTIONS:
         raise UsageError(

@@ -17,19 +17,17 @@ from bkrl.data.dataset import Dataset
 from bkrl.envs import env_spec
 from bkrl.envs.sets import SECOND
 from bkrl.labelers.code import FAILURES
-from bkrl.labelers.config import EvolveConfig, LabelConfig
+from bkrl.labelers.config import EvolveConfig
 from bkrl.labelers.growing import questions_of
 from bkrl.labelers.plan import Plan
-from bkrl.labelers.proposals import Proposer
-from bkrl.labelers.variants import VARIANTS
+from bkrl.labelers.proposals import TEMPLATE, Proposer
+from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.opening import open_session
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
+from bkrl.stages.label import check_plan, planned
 from bkrl.studies.tournament import Tournament, templates_of
-
-_OF_LABELS = ("llm", "ask", "temperature", "max_tokens", "effort", "prompt", "with_memory", "seed")
-"""Settings that a tournament asks by, as `label` does."""
 
 
 def run(config: EvolveConfig, reporter: Reporter) -> Run:
@@ -64,21 +62,22 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
         session = open_session(config.llm, config, stack)
         most = config.rounds * config.proposals
         if plan.closed:
-            requests, how = questions_of(plan), "made of these answers."
+            requests, how, at_most, carried = questions_of(plan), "made of these answers.", 1, 0.0
         else:
             requests = Proposer(plan, session).requests()
+            at_most, carried = FAILURES, (1 + FAILURES) / 2  # the best program and those that failed
             how = (
                 f"each asked for again up to {FAILURES - 1} times where it fails its check; "
                 "reckoned with the first prompt, to which later ones add a program and how agents fared with it."
             )
-        backend = session.backend
-        found = forecast(requests, VARIANTS["code"].reply_tokens, config.cache, backend.identity, session.price)
+        reply, identity = variant_of_plan(plan).reply_tokens, session.backend.identity
+        found = forecast(requests, reply, config.cache, identity, session.price)
     steps = config.trainings * config.steps
     notes = (
         f"{most:,} programs, {how}",
         f"At most {config.trainings:,} trainings of {config.steps:,} steps, {steps:,} env steps in all.",
     )
-    return replace(found, prompts=shown(requests)[:1], notes=notes, at_most=1 if plan.closed else FAILURES)
+    return replace(found, prompts=shown(requests)[:1], notes=notes, at_most=at_most, carried=carried)
 
 
 def _plan(config: EvolveConfig) -> Plan:
@@ -101,11 +100,8 @@ def _plan(config: EvolveConfig) -> Plan:
             )
     if len(set(config.envs)) < len(config.envs):
         raise UsageError("--tasks names a task twice; leave one out.")
-    label = LabelConfig(
-        config.dataset,
-        variant="code",
-        num=config.rounds,
-        votes=config.proposals,
-        **{name: vars(config)[name] for name in _OF_LABELS},
-    )
-    return Plan.of(label, dataset)
+    plan = planned(config.label, dataset)
+    check_plan(plan, variant_of_plan(plan))
+    task = {"with": [0.0], "without": [0.0]}
+    plan.card.prompts.render(TEMPLATE, steps=[1], tasks=[task], score=0.0, others=[0.0], number=1, count=1)
+    return plan

@@ -6,6 +6,7 @@ docs/studies.md describes the format.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -15,7 +16,8 @@ from bkrl.core.documents import Mismatch, parse_toml, typed
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs import env_spec
-from bkrl.llm import check_annotator
+from bkrl.llm import UNINFORMED
+from bkrl.llm.opening import check_name
 from bkrl.runs.samples import PREFIX
 from bkrl.studies.section import Cell, StudySection
 from bkrl.studies.tables import check_choice, check_keys, check_unique, name_of_folder, tables_of
@@ -181,7 +183,8 @@ def _check_earlier(sections: Sequence[StudySection]) -> None:
 
 def _check_names(cells: Sequence[Cell]) -> None:
     """UsageError for the first cell whose env or annotator does not exist, before anything runs."""
-    known: dict[str, Callable[[str], object]] = {"env": env_spec, "llm": check_annotator}
+    annotator = partial(check_name, others=UNINFORMED, what="llm")
+    known: dict[str, Callable[[str], object]] = {"env": env_spec, "llm": annotator}
     asked = {(of, name): cell for cell in reversed(cells) for of in known if (name := vars(cell.config).get(of))}
     for (of, name), cell in asked.items():
         try:

@@ -86,7 +86,7 @@ def build(run: Run, dataset: Dataset, stepped: Row | None = None) -> dict[str, A
         head, chunks = labels_data.of_pairs(dataset, card, table, responses, answers, by_rules=by_rules)
     else:
         head, chunks = labels_data.of_goals(dataset, card.family, table, responses)
-        page["library"] = sorted(library(table), key=lambda entry: (-len(entry.queries), entry.goal_id))
+        page["library"] = sorted(library(table), key=lambda entry: (-len(entry["query_ids"]), entry["goal_id"]))
     data = [(f"chunk-{number}", html.embed(chunk)) for number, chunk in enumerate(chunks)]
     data.insert(0, ("head", html.embed({**head, "episodes": stepped or {}})))
     return page | {"statuses": sorted(set(head["index"]["status"])), "data": data}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bkrl.data.dataset import Dataset, Segment
-from bkrl.labelers.audit import Answer
+from bkrl.labelers.audit import Answers
 from bkrl.labelers.material import EnvCard, return_to_go
 from bkrl.labelers.quality import Vote, agreement_of, questions, rules_choice, segments_of, votes_of
 from bkrl.report.plots.pictures import Pictures, pack
@@ -24,7 +24,6 @@ EXCHANGE = (
     "tokens_reasoning", "cost",
 )  # fmt: skip
 """Fields of a packed exchange, in order; `prompt`, `model`, `finish` and `format` are numbers."""
-
 
 Packed = tuple[Row, Sequence[Sequence[Row]]]
 """What the page's script reads: the head when the page opens, a chunk of records when one of them is shown."""
@@ -74,7 +73,7 @@ def of_pairs(
     card: EnvCard,
     table: Sequence[Row],
     responses: Sequence[Row],
-    audits: Mapping[str, Mapping[int, Answer]],
+    audits: Mapping[str, Answers],
     *,
     by_rules: bool,
 ) -> Packed:
@@ -87,7 +86,7 @@ def of_pairs(
         a, b = segments_of(row)
         votes = votes_of(row, known)
         asked = [[known[i] for i in vote.request_ids] for vote in votes]
-        people = [given[row["pair_id"]].choice for given in audits.values() if row["pair_id"] in given]
+        people = [given[row["pair_id"]] for given in audits.values() if row["pair_id"] in given]
         values = {vote.value for vote in votes if vote.value}
         gain = return_to_go(dataset, a) - return_to_go(dataset, b)
         about = {
