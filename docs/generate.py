@@ -155,6 +155,7 @@ def data() -> str:
         "goals": schema.GOALS,
         "library": schema.LIBRARY,
         "choices": schema.CHOICES,
+        "truth": schema.TRUTH,
         "programs": schema.PROGRAMS,
     }
     lines = [
@@ -173,8 +174,8 @@ def data() -> str:
         "",
         "`bkrl data subset` and `bkrl data merge` make collect runs of others, without `policies/`: a few episodes of one, or all",
         "of several in the order they are named, numbered anew; everything else of an episode stays, and the manifest names what it",
-        "came from. Datasets are merged that share the family and rules of their envs, the observations, the actions and the",
-        "language, and no episode; the first gives the env its name.",
+        "came from. Datasets are merged that share the family and rules of their envs, the observations, the actions, the language",
+        "and what else was recorded, and no episode; the first gives the env its name.",
         "",
         "`bkrl data export RUN --out NAME-v0` writes a dataset for Minari (`pip install 'bkrl[minari]'`). Its id is where it lies below",
         "Minari's root (`~/.minari/datasets` or `MINARI_DATASETS_PATH`), or its own name in a folder elsewhere; `minari list local`",

@@ -27,6 +27,7 @@ import numpy as np
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write
 from bkrl.report.provenance import Node, follow
+from bkrl.report.runs import answered
 from bkrl.stats.intervals import symmetric, t_interval
 from bkrl.studies.cells import chosen, name_of
 from bkrl.studies.study import load_study
@@ -90,8 +91,8 @@ def _run(folder: Path, cell: str, measure: str) -> dict[str, Any]:
 
 
 def _who(nodes: Sequence[Node]) -> str:
-    """Who answered: the annotators of labels and the suggesters of goals, "nobody" where there are none."""
-    said = [node.config.get("llm") for node in nodes if node.stage == "label"]
+    """Who answered: annotators of labels or of actions, and suggesters of goals; "nobody" where there are none."""
+    said = [node.config.get("llm" if node.stage == "label" else "advice") for node in nodes if answered(node)]
     said += [node.facts["goals"]["suggester"] for node in nodes if "suggester" in node.facts.get("goals", {})]
     return ", ".join(sorted({str(one) for one in said if one})) or "nobody"
 

@@ -115,7 +115,8 @@ def read_page(path: Path) -> Page:
     sentence = re.search(r"^\*\*(.+?)\*\*", text, re.M | re.S)
     if not title or not sentence:
         raise InputError(f"{path} does not begin with '# title' and a sentence in bold, as every page of results does.")
-    return Page(path.name, title[1], " ".join(sentence[1].split()), list(_entries(text)))
+    head, said = (re.sub(r"(?<!\\)\|", r"\|", one) for one in (title[1], " ".join(sentence[1].split())))  # for a table
+    return Page(path.name, head, said, list(_entries(text)))
 
 
 def _entries(text: str) -> Iterator[Entry]:

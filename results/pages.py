@@ -101,11 +101,12 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
         )
     results: Results = read_json(run.file("results.json"), Results)
     timings: Timings = read_json(run.file("timings.json"), Timings)
+    names = _picture_names(slug, [section.env for section in results.envs])
     pictures: dict[str, Path] = {}
-    for section in results.envs:
-        for file, dark in picture_files("curves", section.env).items():
-            pictures[f"{slug}-{_slug(short_env(section.env))}{'-dark' if dark else ''}.png"] = run.file(file)
-    shown = [_picture(slug, section) for section in results.envs]
+    for env, name in names.items():
+        for file, dark in picture_files("curves", env).items():
+            pictures[f"{name}{'-dark' if dark else ''}.png"] = run.file(file)
+    shown = [_picture(names[section.env], section) for section in results.envs]  # none where policies alone are shown
     lines = [
         f"# {_text(results.title)}",
         "",
@@ -113,7 +114,7 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
         "",
         f"**{_text(results.headline)}**",
         "",
-        *shown[0],
+        *(shown[0] if shown else []),
         by_hand.rstrip(),
         "",
     ]
@@ -122,7 +123,7 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     if chain.problems:
         lines += ["Not as it was when the report was made:", "", *(f"* {_text(one)}" for one in chain.problems), ""]
     lines += ["## What the numbers say", "", *_findings(results), ""]
-    for section, picture in zip(results.envs, [[], *shown[1:]], strict=True):
+    for section, picture in zip(results.envs, [[], *shown[1:]], strict=bool(shown)):
         lines += [f"## {_text(section.env)}", "", section.solved and f"Success: {_text(section.solved)}", "", *picture]
         lines += _world(section, results.threshold)
     if results.evaluated:
@@ -136,9 +137,21 @@ def _page(run: Run, chain: Chain, slug: str, by_hand: str) -> tuple[str, dict[st
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)), pictures
 
 
-def _picture(slug: str, section: EnvResults) -> list[str]:
+def _picture_names(slug: str, envs: Sequence[str]) -> dict[str, str]:
+    """The name of each env's picture; ids that are alike as far as a name goes are numbered."""
+    names: dict[str, str] = {}
+    for env in envs:
+        name, number = f"{slug}-{_slug(short_env(env))}", 1
+        while name in names.values():
+            number += 1
+            name = f"{slug}-{_slug(short_env(env))}-{number}"
+        names[env] = name
+    return names
+
+
+def _picture(name: str, section: EnvResults) -> list[str]:
     """The picture of an env, for light and for dark pages."""
-    light, dark = (quote(f"images/{slug}-{_slug(short_env(section.env))}{end}.png") for end in ("", "-dark"))
+    light, dark = (quote(f"images/{name}{end}.png") for end in ("", "-dark"))
     alt = f"{section.measure.capitalize()} rate against environment steps in {section.env}: {_final_success(section)}"
     return [
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">',

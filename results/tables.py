@@ -228,8 +228,13 @@ def goals(runs: Sequence[Run], against: str) -> list[str]:
     shown = ("make_wood_pickaxe", "make_wood_sword", "collect_stone", "collect_drink")
     rows: dict[str, dict[int, Run]] = {}
     for run in runs:
-        name, seed = run.path.name.removeprefix("eval-").rsplit("-s", 1)
-        rows.setdefault(name, {})[int(seed)] = run
+        found = re.fullmatch(r"(?:eval-)?(.+)-s(\d+)", run.path.name)
+        if found is None:
+            raise InputError(
+                f"{run.path} has no name of a study's run, such as eval-ENTRY-s1, so its entry is not known."
+            )
+        if (other := rows.setdefault(found[1], {}).setdefault(int(found[2]), run)) is not run:
+            raise InputError(f"{other.path} and {run.path} are of one entry and seed; name the runs of one section.")
     if against and against not in rows:
         raise InputError(f"No run is of the entry {against}; name one of {', '.join(rows)}, or leave --against out.")
 

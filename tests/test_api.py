@@ -325,6 +325,22 @@ def test_a_potential_that_nobody_registers_is_refused(tmp_path):
         read_potential(run.path)
 
 
+def test_settings_that_a_potential_of_ones_own_refuses_leave_nothing_behind(tmp_path):
+    """The folder stayed locked as long as a notebook kept the error, and held a run of other settings from then on."""
+
+    def load(artefact):
+        if artefact.settings["kind"] > 5:
+            raise InputError("There is no such kind.")
+        return lambda windows: np.zeros(len(windows))
+
+    bkrl.register_potential("own-picky", load)
+    with pytest.raises(InputError, match="no such kind") as kept:
+        bkrl.write_potential(tmp_path / "mine", "own-picky", "Toy-Chain", settings={"kind": 6})
+    assert not (tmp_path / "mine").exists()
+    assert bkrl.write_potential(tmp_path / "mine", "own-picky", "Toy-Chain", settings={"kind": 5}).complete
+    assert kept.tb is not None
+
+
 def test_the_certificate_of_a_potential_of_ones_own_is_checked_on_a_named_dataset(tmp_path):
     bkrl.register_potential("own-sum", lambda artefact: lambda windows: windows.observations.sum((1, 2)) * 1.0)
     run = bkrl.write_potential(tmp_path / "mine", "own-sum", "Toy-Chain", scale=(0.0, 9.0))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bkrl.core.errors import InputError, UsageError
+from bkrl.report.provenance import Node
 from bkrl.runs import software
 from bkrl.studies.cells import chosen
 from bkrl.studies.executors.work import work
@@ -93,6 +95,12 @@ def test_what_cannot_be_said_does_not_agree() -> None:
 def test_bad_rows_are_refused_in_one_sentence(swept: Path, cells: str, measure: str, said: str) -> None:
     with pytest.raises((InputError, UsageError), match=said):
         board.add(str(swept / "toy.toml"), cells, swept / "runs", "", measure)
+
+
+def test_who_told_the_advice_is_named() -> None:
+    """A model that was asked about actions, without labels, was nobody."""
+    run: Any = SimpleNamespace(manifest={"config": {"advice": "local:qwen"}}, facts={})
+    assert board._who([Node("phi", "train-rm", run, "")]) == "local:qwen"
 
 
 def test_runs_of_no_commit_are_refused(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -152,3 +153,7 @@ def test_goals_of_each_entry_stand_beside_what_was_achieved(tmp_path: Path):
     assert rows[1] == "| alone | 2 | – | – | – | 5.00 | – | 200 | 50 % | 25 % | 0 % | 100 % |"
     with pytest.raises(InputError, match="No run is of the entry nobody; name one of asked, alone"):
         tables.goals(runs, "nobody")
+    for name, said in (("other/eval-asked-s1", "are of one entry and seed"), ("mine", "has no name of a study's run")):
+        shutil.copytree(runs[0].path, tmp_path / name)  # as of another section, or named otherwise
+        with pytest.raises(InputError, match=said):
+            tables.goals([*runs, Run.open(tmp_path / name)], "")

@@ -23,7 +23,7 @@ from bkrl.envs.housekeep.sampling import draw_episodes
 from bkrl.report.model import Cost, Results, Said, Timings
 from bkrl.runs.record import Run
 from bkrl.stages import report
-from tests.report.synthetic import KEY, RED, study, train_rs
+from tests.report.synthetic import KEY, RED, evaluate, study, train_rs
 
 _SPEC = spec_from_file_location("results_pages", Path(__file__).parents[1] / "results" / "pages.py")
 assert _SPEC is not None
@@ -209,6 +209,7 @@ def test_the_index_has_every_method_with_its_verdict(made: Path, tmp_path: Path)
     write_results([], tmp_path)
     index = (tmp_path / "README.md").read_text()
     assert "[Keys](keys.md)" in index
+    assert r"| [Red \| balls](red-balls.md) |" in index
     assert "| [Other](other.md) | Nothing is learnt. |" in index
     assert "_bk-pref (shuffled)_" in index
     for name in ("forest.png", "other.png"):
@@ -271,6 +272,27 @@ def test_pictures_are_named_by_study_and_env(made: Path, tmp_path: Path):
         "tiny-gotolocal-purplekey-s20-dark.png",
         "tiny-gotolocal-purplekey-s20.png",
     ]
+
+
+def test_envs_that_begin_alike_have_pictures_of_their_own(tmp_path: Path):
+    """Both sections showed the picture of the last one: what a file's name has room for was the same."""
+    envs = [f"Housekeep-Symbolic-Original@scene=Pomaria_{n}_int,control=high,reward=sparse" for n in (1, 2)]
+    runs = tuple(train_rs(tmp_path, "ppo", 1, 2e5 * n, env, name=f"ppo-{n}") for n, env in enumerate(envs, 1))
+    made = report.run(ReportConfig(runs=runs, out=tmp_path / "r", title="x", name="two"), Reporter())
+    write_results([tmp_path / "r"], tmp_path / "out")
+    name = "two-housekeep-symbolic-original-scene"
+    text = (tmp_path / "out" / "two.md").read_text()
+    for env, file in zip(envs, (f"{name}.png", f"{name}-2.png"), strict=True):
+        assert (tmp_path / "out" / "images" / file).read_bytes() == made.file(f"curves-{env}.png").read_bytes()
+        assert f'src="images/{file}"' in text
+
+
+def test_a_report_of_policies_alone_has_a_page(tmp_path: Path):
+    """An IndexError, for want of a picture."""
+    played = evaluate(tmp_path, train_rs(tmp_path, "ppo", 1), alg="ppo")
+    report.run(ReportConfig(runs=(played,), out=tmp_path / "r", title="x", name="alone"), Reporter())
+    write_results([tmp_path / "r"], tmp_path / "out")
+    assert "## Frozen policies on episodes never seen in training" in (tmp_path / "out" / "alone.md").read_text()
 
 
 def test_an_env_that_names_a_file_has_its_pictures_too(tmp_path: Path):

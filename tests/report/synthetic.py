@@ -51,9 +51,12 @@ def unpictured() -> Iterator[None]:
         yield
 
 
-def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed: int = 1) -> Path:
+def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed: int = 1, clock: float = 0) -> Path:
+    """Experience; `clock`: what stands in the metrics of exploring as a time, where it is not 0."""
     config = CollectConfig(env=env, out=root / "data", steps=200_000, seed=seed)
     run = Run.create(root / "data", stage="collect", config=config)
+    if clock:
+        run.log(0, **{"time/sps": clock})
     writer = DatasetWriter(run, env_id=env, obs_shape=(7, 7, 3), action_names=("left", "right", "forward"))
     rng = np.random.default_rng(0)
     for episode in range(4):

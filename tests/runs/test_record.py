@@ -125,8 +125,13 @@ def test_fresh_removes_neither_a_run_of_another_stage_nor_an_input(tmp_path):
         made(tmp_path / "link", "collect", data.path)
     with pytest.raises(UsageError, match="holds what this command reads"):
         made(data.path, "collect", inner.path)
+    with pytest.raises(UsageError, match="has another run in it, .*inner, which would be removed too; move it"):
+        Run.create(data.path, stage="collect", config=Config(seed=2), fresh=True)
     Run.open(data.path, "collect")
     Run.open(inner.path, "collect")
+    inner.path.rename(data.path / "cells")  # as the trainings of a tournament, which are a part of it
+    assert not Run.create(data.path, stage="collect", config=Config(seed=2), fresh=True).complete
+    assert not (data.path / "cells").exists()
 
 
 def test_a_file_is_no_run(tmp_path):

@@ -17,8 +17,16 @@ from bkrl.learn.settings import ReplayConfig
 from bkrl.methods import TrainRsConfig
 from bkrl.stages import collect, evaluate, train_rs
 from bkrl.stages.evaluate import matrix, run
-from bkrl.stages.evaluate.conditions import SHIPPED, env_of, kinds_of, read_conditions, with_options
-from bkrl.stages.evaluate.matrix import MatrixRow, summarised
+from bkrl.stages.evaluate.conditions import (
+    SHIPPED,
+    Condition,
+    Conditions,
+    env_of,
+    kinds_of,
+    read_conditions,
+    with_options,
+)
+from bkrl.stages.evaluate.matrix import MatrixRow, summarised, table
 
 MINE = """
 title = "mine"
@@ -181,6 +189,18 @@ def test_first_finished_counts_short_tasks_more_often() -> None:
     row = summarised(MatrixRow("random", "", "sampled", ""), found)
     assert row.success == pytest.approx(0.105, abs=1e-3)
     assert row.first_finished == pytest.approx(0.141, abs=1e-3)
+
+
+def test_a_share_of_achievements_has_an_interval_within_0_and_1_and_one_episode_has_none() -> None:
+    """The table said "-6.3 to 16.3 %" of ten episodes, and "nan to –" of one."""
+    episodes = [{"success": False, "length": 9, "unlocked": ["wood"] if i == 0 else []} for i in range(10)]
+    rows = [
+        summarised(MatrixRow("policy", "a", "sampled", ""), {"": some}, ["wood", "coal"], "progress")
+        for some in (episodes, episodes[:1])
+    ]
+    assert rows[0].low == 0
+    shown = table(rows, Conditions("t", (Condition("a"),), measure="progress"), "ppo", 1, None)
+    assert [line[4] for line in shown["rows"]] == ["0.0 to 16.3 %", "–"]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,12 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.data.derive import subset
 from bkrl.labelers.config import LabelConfig
 from bkrl.potentials import load_potential
 from bkrl.potentials.config import TrainRmConfig
+from bkrl.report.pages.report import stages
+from bkrl.report.provenance import Chain, Node
 from bkrl.runs.record import Run
 from bkrl.stages import label as label_stage
 from bkrl.stages import report
@@ -318,6 +321,19 @@ def test_runs_with_other_settings_are_not_pooled(tmp_path: Path):
     assert "ppo (reward_scale=10.0) n = 1" in text
 
 
+def test_runs_whose_rates_fall_to_the_end_are_pooled_by_their_length(tmp_path: Path):
+    """A longer run of PQN was a repeat of the shorter one, seed for seed, and one of PPO is."""
+    runs = small(tmp_path)
+    for steps in (500_000, 1_000_000):
+        for alg in ("ppo", "pqn"):
+            how = {"steps": steps, "name": f"{alg}-{steps}", "last": 1 + steps // 50_000}
+            runs.append(train_rs(tmp_path, alg, 1, 600_000, **how))
+    told(runs, tmp_path)
+    (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
+    rows = {row["label"]: row["n"] for row in section["rows"]}
+    assert rows == {"ppo": 2, "rnd": 2, "pqn": 1, "pqn (steps=500000)": 1}
+
+
 def test_a_repeated_run_counts_once(tmp_path: Path):
     runs = [*small(tmp_path), train_rs(tmp_path, "ppo", 1, 600_000, name="ppo-again")]
     text, warnings = told(runs, tmp_path)
@@ -325,19 +341,38 @@ def test_a_repeated_run_counts_once(tmp_path: Path):
     assert "ppo n = 2" in text
 
 
-def test_what_was_made_twice_is_one_draw(tmp_path: Path):
-    """A study in two folders has the same dataset, labels and potential in both; their manifests name other paths."""
+@pytest.mark.parametrize("part", [False, True])
+def test_what_was_made_twice_is_one_draw(tmp_path: Path, part: bool):
+    """A study in two folders has the same dataset, or the same part of one, the same labels and potential in both;
+    their manifests name other paths, and the metrics of exploring hold other clocks.
+    """
     runs = small(tmp_path, seeds=4)
     for number, seeds in enumerate([(1, 2), (3, 4)]):
         root = tmp_path / f"folder{number}"
-        collect(root)
-        label(root, "pref")
-        potential = train_rm(root, "pref")
+        dataset = collect(root, clock=1.0 + number)
+        dataset = subset(dataset, root / "part", 3).path if part else dataset
+        label(root, "pref", dataset=dataset)
+        potential = train_rm(root, "pref", dataset=dataset)
         runs += [train_rs(root, "bk-pref", seed, 3e5, potential=potential) for seed in seeds]
     told(runs, tmp_path)
     (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
-    rows = {row["label"]: (row["n"], row["draws"]) for row in section["rows"]}
-    assert rows["bk-pref"] == (4, 1)
+    rows = {row["label"]: (row["n"], row["draws"], row["datasets"]) for row in section["rows"]}
+    assert rows["bk-pref"] == (4, 1, 1)
+
+
+def test_methods_from_parts_of_a_dataset_of_other_sizes_are_not_pooled(tmp_path: Path):
+    """The settings of the whole dataset stood in the place of the parts': two sizes were two datasets of one method."""
+    runs = small(tmp_path)
+    for size in (2, 3):
+        root = tmp_path / f"size{size}"
+        part = subset(collect(root), root / "part", size).path
+        label(root, "pref", dataset=part)
+        potential = train_rm(root, "pref", dataset=part)
+        runs += [train_rs(root, "bk-pref", seed, 3e5, potential=potential) for seed in (1, 2)]
+    told(runs, tmp_path)
+    (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
+    rows = {row["label"]: (row["n"], row["datasets"]) for row in section["rows"] if row["alg"] == "bk-pref"}
+    assert rows == {"bk-pref": (2, 1), "bk-pref (collect.episodes=240, 3)": (2, 1)}
 
 
 def test_a_run_of_another_length_cuts_the_comparison(tmp_path: Path):
@@ -431,6 +466,28 @@ def test_policies_of_a_method_and_of_its_control_are_told_apart_where_evaluation
     assert [(one["alg"], one["n"]) for one in found] == [("bk-code", 2), ("bk-code (shuffled)", 2)]
 
 
+def test_a_policy_of_a_run_that_was_made_twice_counts_once(tmp_path: Path):
+    """A study in two folders, both evaluated: the tables counted a seed once, and the evaluations twice."""
+    runs = [train_rs(tmp_path / where, "ppo", seed) for where in ("a", "b") for seed in (1, 2)]
+    played = [evaluate(run.parent, run) for run in runs]
+    given = ReportConfig(runs=(*runs, *played), out=tmp_path / "report", titles=("ppo=plain",))
+    result = report.run(given, Reporter())
+    found = json.loads(result.file("results.json").read_text())
+    assert [(one["alg"], one["n"]) for one in found["evaluated"]] == [("plain", 2)]
+    assert len(found["evaluations"]) == 4
+
+
+def test_evaluations_of_other_settings_than_those_of_the_tables_are_not_pooled_with_them(tmp_path: Path):
+    """Alone, runs of an unusual setting are called "ppo", as those of the usual one are that are evaluated beside."""
+    odd = [train_rs(tmp_path / "odd", "ppo", seed, reward_scale=10.0) for seed in (1, 2)]
+    usual = train_rs(tmp_path / "usual", "ppo", 3)
+    played = [*(evaluate(tmp_path / "odd", run) for run in odd), evaluate(tmp_path / "usual", usual)]
+    result = report.run(ReportConfig(runs=(*odd, *played), out=tmp_path / "report"), Reporter())
+    found = json.loads(result.file("results.json").read_text())
+    assert [row["label"] for row in found["envs"][0]["rows"]] == ["ppo"]
+    assert [(one["alg"], one["n"]) for one in found["evaluated"]] == [("ppo", 1), ("ppo (reward_scale=10.0)", 2)]
+
+
 def test_another_measure_may_stand_in_the_place_of_success(tmp_path: Path) -> None:
     """A share of the evaluations, everywhere: in tables, pictures and words."""
     runs = [train_rs(tmp_path, "ppo", seed) for seed in (1, 2)]
@@ -501,6 +558,29 @@ def test_whose_knowledge_each_curve_is(tmp_path: Path) -> None:
     assert "What bk-code (qwen) knows is from qwen (a language model, SHA-256 cccccccccccc…)." in said
     assert "What bk-code (rules) knows is from rules (hand-written heuristics, not a language model)." in said
     assert "Nothing on this page shows what a language model knows" not in said
+
+
+def test_rules_beside_a_model_of_an_endpoint_do_not_make_the_page_theirs(tmp_path: Path) -> None:
+    """It said that nothing on the page shows what a language model knows."""
+    data, runs = collect(tmp_path), [train_rs(tmp_path, "ppo", seed) for seed in (1, 2)]
+    for name in ("rules", "openai:big"):
+        label(tmp_path / name, "code", name, data)
+        potential = train_rm(tmp_path / name, "code", dataset=data)
+        runs += [train_rs(tmp_path, "bk-code", s, potential=potential, name=f"{name[:5]}-s{s}") for s in (1, 2)]
+    with unpictured():
+        result = report.run(ReportConfig(runs=tuple(runs), out=tmp_path / "report"), Listener())
+    said = " ".join(one["text"] for one in json.loads(result.file("results.json").read_text())["findings"])
+    assert "What bk-code (openai:big) knows is from openai:big." in said
+    assert "What bk-code (rules) knows is from rules (hand-written heuristics, not a language model)." in said
+    assert "Nothing on this page shows what a language model knows" not in said
+
+
+def test_a_language_model_that_was_made_stands_among_the_runs_of_a_page() -> None:
+    nodes = {name: Node(name, stage, None, "") for name, stage in (("made", "lm"), ("policy", "train-rs"))}
+    assert [(stage, [node.key for node, _ in own]) for stage, own in stages(Chain(nodes), {})] == [
+        ("train-rs", ["policy"]),
+        ("lm", ["made"]),
+    ]
 
 
 def test_what_had_no_effect_on_labels_sets_no_method_apart(tmp_path: Path) -> None:

@@ -171,6 +171,19 @@ def test_intervals_over_seeds_alone_do_not() -> None:
     assert coverage(3, 0.2, spoken_of=False) < 0.8
 
 
+def test_many_datasets_against_few_runs_are_no_independent_runs() -> None:
+    """With six datasets and three runs of PPO, the thirty runs of the method were taken for thirty observations."""
+    origins = [(f"d{i // 5}", f"p{i // 5}") for i in range(30)]
+    times = np.repeat([30_000.0, 40_000, 50_000, 60_000, 70_000, 80_000], 5)
+    base = np.array([100_000.0, 100_000, 101_000])
+    ours, theirs = ([Crossing(value, False) for value in side] for side in (times, base))
+    known = (origins, [("", "")] * 3)
+    told = steps_ratio(ours, theirs, 1e9, np.random.default_rng(0), origins=known)
+    expected = ratio_over_datasets(times, base, known)
+    assert (told.low, told.high, told.n, told.method) == (expected.low, expected.high, 3, "t")
+    assert told.high > 0.75  # 0.70 over runs
+
+
 def test_what_a_dataset_does_to_both_sides_cancels() -> None:
     rng = np.random.default_rng(5)
     luck = np.repeat([0.5, 1.0, 2.0], 5)

@@ -475,6 +475,23 @@ def test_a_single_job_is_found_again_by_its_name_and_one_that_was_not_chosen_is_
     assert "scancel 12`" in executor.stop()
 
 
+def test_a_job_that_failed_while_no_sweep_was_there_is_told_of_and_not_submitted_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bkrl.studies.executors.slurm.POLL_SECONDS", 0.0)
+    commands(tmp_path, monkeypatch, sbatch="echo >> submitted; exit 1", squeue="exit 0")
+    (tmp_path / "out" / "sweep" / "log" / "chain").mkdir(parents=True)
+    (OUT / "sweep" / "log" / "chain" / "data.json").write_text('{"reason": "the disk was full"}')
+    (OUT / "sweep" / "state.json").write_text('{"jobs": {"chain/data": "7"}}')
+    config = SweepConfig(study=str(toy(tmp_path)), out=OUT, executor="slurm", only="*/data")
+    assert sweep.run(config, Reporter()).failed == {"chain/data": "the disk was full"}
+    assert sweep.run(config, Reporter()).failed == {"chain/data": "the disk was full"}
+    assert not (tmp_path / "submitted").exists()
+    (OUT / "sweep" / "state.json").write_text('{"jobs": {"chain/data": "7"}}')  # again as nobody had seen it
+    with pytest.raises(RunFailed, match="could not be submitted"):
+        sweep.run(replace(config, retry_failed=True), Reporter())
+    assert (tmp_path / "submitted").exists()
+
+
 def test_each_array_asks_for_the_cores_of_its_own_cells(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands(tmp_path, monkeypatch, sbatch='cat "$1" >> scripts; echo Submitted batch job 7')

@@ -93,18 +93,10 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 def unshare(path: Path) -> None:
     """Give a file that has other names, too (`ln`, `cp -al`), bytes of its own under this one: what is written here
-    must not change a copy elsewhere. May raise OSError.
+    must not change a copy elsewhere. RunFailed where there is no room for them.
     """
-    if not path.exists() or path.stat().st_nlink == 1:
-        return
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        shutil.copy2(path, temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    if path.exists() and path.stat().st_nlink > 1:
+        _atomically(path, lambda temporary: shutil.copy2(path, temporary))
 
 
 def make_folder(path: Path) -> None:

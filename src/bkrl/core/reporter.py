@@ -50,9 +50,9 @@ def percent(share: float | None, digits: int = 0) -> str:
     return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
 
 
-def percents(low: float, high: float, digits: int = 0) -> str:
-    """The ends of an interval of shares in words: "71 to 92 %"."""
-    return f"{100 * low:.{digits}f} to {percent(high, digits)}"
+def percents(low: float | None, high: float | None, digits: int = 0) -> str:
+    """The ends of an interval of shares in words: "71 to 92 %"; an en dash where there is none (None, NaN)."""
+    return "–" if low is None or math.isnan(low) else f"{100 * low:.{digits}f} to {percent(high, digits)}"
 
 
 class Board(Protocol):

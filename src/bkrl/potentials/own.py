@@ -89,7 +89,11 @@ def write_potential(
         provenance={"variant": VARIANT},
         reads=("mission",) if mission else (),
     )
-    artefact.write(run.path)
-    read_potential(run.path).close()
+    try:
+        artefact.write(run.path)
+        read_potential(run.path).close()
+    except Exception:
+        run.discard()  # or the folder would be no place for other settings
+        raise
     run.finish([FILE], variant=VARIANT, kind=kind, control="none", env_id=env)
     return run

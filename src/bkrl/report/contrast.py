@@ -1,7 +1,7 @@
 """`bkrl compare A B`: one method against another in every env they share, and what else sets them apart."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str
     groups = grouped(trained)
     keys = [{path.as_posix() for path in found} for found, _ in paths]
     sides = [
-        _chosen(side, [_only(group, mine) for group in groups], method)
+        _chosen(side, [replace(one, runs=tuple(run for run in one.runs if run.key in mine)) for one in groups], method)
         for side, mine, (_, method) in zip((a, b), keys, paths, strict=True)
     ]
     repeated: list[str] = []
@@ -179,12 +179,6 @@ def _paths(side: str) -> tuple[list[Path], str]:
     if path.is_file():
         raise InputError(f"{path} is a file, and a run is a folder; name the folder.")
     raise no_run(path, TRAINED, "run or folder of runs")
-
-
-def _only(group: Group, keys: set[str]) -> Group:
-    """The part of a group that a side names; it may be empty."""
-    runs = tuple(run for run in group.runs if run.key in keys)
-    return Group(group.env, group.alg, group.label, group.control, runs)
 
 
 def _chosen(side: str, groups: Sequence[Group], method: str) -> dict[str, Group]:

@@ -17,7 +17,7 @@ MODES: tuple[Literal["sampled", "greedy"], ...] = ("sampled", "greedy")
 
 @dataclass(frozen=True)
 class Played:
-    """One evaluation: the key of its run and of its policy's run, its figures, and what its policy rests on."""
+    """One evaluation: keys of its run and of its policy's (of repeats the first), its figures, the policy's origin."""
 
     key: str
     policy: str
@@ -27,9 +27,11 @@ class Played:
 
 def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str], of: Sequence[Trained]) -> list[Played]:
     """The evaluate runs among `nodes`, one entry for each mode. `labels`: key of a training run → its method's label
-    in the tables; `of`: the training runs.
+    in the table; `of`: the training runs.
     """
     origins = {run.key: (run.dataset, run.potential) for run in of}
+    first: dict[tuple[str, ...], str] = {}  # a run that repeats another, as one of a study in two folders, is that one
+    same = {one.key: first.setdefault((one.env, labels[one.key], str(one.seed), one.potential), one.key) for one in of}
     found = []
     for node in nodes:
         policy = chain.input(node, "policy")
@@ -50,7 +52,7 @@ def evaluations(chain: Chain, nodes: Sequence[Node], labels: Mapping[str, str], 
                 "length": one.get("length"),
             }
             key = policy.key if policy else node.key
-            found.append(Played(node.key, key, row, origins.get(key, ("", ""))))
+            found.append(Played(node.key, same.get(key, key), row, origins.get(key, ("", ""))))
     return found
 
 

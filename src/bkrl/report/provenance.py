@@ -79,10 +79,8 @@ class Chain:
 
     def input(self, node: Node, name: str) -> Node | None:
         """The node behind one of `node`'s inputs; None where it could not be followed."""
-        for link in node.links:
-            if link.name == name and link.found is not None:
-                return self.nodes[link.found]
-        return None
+        found = (link.found for link in node.links if link.name == name and link.found is not None)
+        return next((self.nodes[key] for key in found), None)
 
     def ancestors(self, node: Node) -> list[Node]:
         """Every run that `node` rests on, nearest first."""

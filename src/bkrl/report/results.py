@@ -7,6 +7,7 @@ from typing import Any
 from bkrl.core.config import ReportConfig
 from bkrl.core.reporter import percent, percents
 from bkrl.envs.sets import SETS, set_of_all
+from bkrl.llm import UNINFORMED
 from bkrl.report import findings as words
 from bkrl.report.comparison import Comparison
 from bkrl.report.costs import costs
@@ -36,9 +37,11 @@ def results_of(
     by_truth = any(one.facts.get("llm", one.config.get("llm")) == "votes" for one in chain.of("label"))
     said = [f"All runs are of the {held} set of tasks and seeds: {SETS[held].use} (docs/studies.md)."] if held else []
     said += [_TRUTH] if by_truth else []
-    models = _models(chain, comparisons)
-    said += [*models, *problems]
-    found = words.findings(comparisons, threshold, not models and any(map(_by_rules, chain.of("label"))), said)
+    told = {annotator_of(one): facts_of_answers(one) for one in chain.nodes.values() if answered(one)}
+    told = {name: facts for name, facts in told.items() if name not in ("", *UNINFORMED)}
+    said += [*_models(told, comparisons), *problems]
+    by_rules = told.keys() <= {"rules"} and any(map(_by_rules, chain.of("label")))
+    found = words.findings(comparisons, threshold, by_rules, said)
     return Results(
         format=FORMAT,
         title=config.title,
@@ -62,14 +65,15 @@ _TRUTH = (
 )
 
 
-def _models(chain: Chain, comparisons: Sequence[Comparison]) -> list[str]:
-    """Whose knowledge each method carries, where a local language model was asked; else nothing."""
-    told = {annotator_of(one): facts_of_answers(one) for one in chain.nodes.values() if answered(one)}
+def _models(told: Mapping[str, Mapping[str, Any]], comparisons: Sequence[Comparison]) -> list[str]:
+    """Whose knowledge each method carries, where a local language model was asked, or others beside the rules; else
+    nothing. `told`: what is known of each who answered, but for controls.
+    """
     hashes = {name: str(facts["model_sha256"]) for name, facts in told.items() if "model_sha256" in facts}
     methods: dict[str, dict[str, None]] = {}
     for row in (row for comparison in comparisons for row in comparison.rows if row.group.is_method):
         methods.setdefault(row.group.runs[0].annotator, {})[row.group.name] = None
-    if not hashes.keys() & methods.keys():
+    if not (hashes.keys() & methods.keys() or {"rules"} < told.keys()):
         return []
     who = {"rules": "hand-written heuristics, not a language model"}
     who |= {name: f"a language model, SHA-256 {found[:12]}…" for name, found in hashes.items()}
@@ -128,7 +132,7 @@ def text_table(envs: Sequence[EnvResults], threshold: float) -> Mapping[str, Any
             row.form_text,
             row.n,
             percent(row.final.estimate),
-            percents(row.final.low, row.final.high) if row.final.known else "–",
+            percents(row.final.low, row.final.high),
             f"{row.reached} of {row.n}",
             row.steps_text,
             ratio_cell(row.ratio),

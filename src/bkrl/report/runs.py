@@ -1,5 +1,6 @@
 """From verified run directories to the training runs of a comparison, with every setting that must agree."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,15 +64,16 @@ def _made_alike(chain: Chain) -> dict[str, str]:
     """
     content: dict[str, str] = {}
     alike: dict[str, list[str]] = {}
-    for key, node in chain.nodes.items():
+    for node in sorted(chain.nodes.values(), key=lambda node: len(chain.ancestors(node))):  # each after its inputs
         if node.run is None or not node.sound or node.stage not in VERBS:
             continue
-        # potential.json names where its inputs lie, so it is left out; what else a potential is stands in other files.
-        made = {name: one["sha256"] for name, one in node.run.manifest["outputs"].items() if name != FILE}
+        # potential.json names where its inputs lie, and metrics hold clocks; what else a run made is in other files.
+        outputs = node.run.manifest["outputs"].items()
+        made = {name: one["sha256"] for name, one in outputs if name not in (FILE, "metrics.jsonl")}
         rests_on = [content.get(link.found or "", link.sha256) for link in node.links]
         settings = _flat(node.config, node.stage, "") | {"seed": str(node.config.get("seed"))}
-        content[key] = to_json([node.stage, settings, made, rests_on])
-        alike.setdefault(content[key], []).append(node.sha256)
+        content[node.key] = hashlib.sha256(to_json([node.stage, settings, made, rests_on]).encode()).hexdigest()
+        alike.setdefault(content[node.key], []).append(node.sha256)
     return {one: min(hashes) for hashes in alike.values() for one in hashes}
 
 
@@ -158,11 +160,18 @@ def annotator_of(node: Node) -> str:
 
 
 def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
-    """Every setting that must agree for runs to be pooled, nested ones with a dot, those of inputs with a prefix."""
-    flat = _flat(node.config, node.stage, "")
+    """Every setting that must agree for runs to be pooled, nested ones with a dot, those of inputs with a prefix.
+
+    Of several inputs of a stage, as a dataset and the one that it is a part of, all values that there are.
+    """
+    flat, told = _flat(node.config, node.stage, ""), dict[str, set[str]]()
     for one in ancestors:
         if one.stage in _SHORT:
-            flat |= _flat(one.config, one.stage, f"{_SHORT[one.stage]}.")
+            for name, value in _flat(one.config, one.stage, f"{_SHORT[one.stage]}.").items():
+                told.setdefault(name, set()).add(value)
+    flat |= {name: ", ".join(sorted(values)) for name, values in told.items()}
+    if "pqn.epsilon_share" in flat or flat.get("ppo.anneal_lr") == "True":  # rates that fall to the end: where it is
+        flat["steps"] = str(node.config.get("steps"))
     # Where run s of a study begins as policy s of an entry, NAME-sS, or is guided by it, the runs are one method's.
     of_seed = f"-s{node.config.get('seed')}"
     return flat | {name: flat[name].removesuffix(of_seed) for name in ("init_from", "guide") if name in flat}
@@ -175,6 +184,8 @@ def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
     """
     method = find_method(str(config.get("alg"))) if stage == "train-rs" else None
     own = flags_of(VERBS[stage] if method is None else method.settings)
+    if stage == "collect" and "seed" not in config:  # made of other datasets: it explored by no settings
+        own = []
     values = {".".join(one.path): plain(one.of(config)) for one in own if one.flag.must_agree}
     if stage == "label":  # open questions have no criteria
         asked = LabelConfig(**{one.name: one.of(config) for one in own})

@@ -153,7 +153,13 @@ def leaves(folder: Path, path: Path) -> bool:
 
 
 def remove_contents(path: Path) -> None:
-    """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run."""
+    """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run.
+
+    Raises:
+        UsageError: another run lies in it, which is no training of a tournament.
+    """
+    if others := [one for one in complete_below(path) if one != path and one.relative_to(path).parts[0] != "cells"]:
+        raise UsageError(f"{path} has another run in it, {others[0]}, which would be removed too; move it elsewhere.")
     order = {MANIFEST: 0, CONFIG: 2}
     for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):
         if file.is_dir() and not file.is_symlink():

@@ -1,7 +1,7 @@
 """A potential under the lens before anything is trained with it: its certificate again, and the potential report."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +106,10 @@ def check(path: Path, dataset: Path | None = None) -> Certificate:
         InputError: the potential or the dataset is missing, damaged, or of another env.
     """
     run = Run.open(path, "train-rm")
-    potential = load_potential(path)
-    try:
+    with closing(load_potential(path)) as potential:
         data = Dataset.open(dataset_path(run, dataset))
         potential.artefact.check_fits(path, data)
         return certify(potential, data, int(run.config["config"].get("seed", 0)))
-    finally:
-        potential.close()
 
 
 def _report(potential: Scaled, data: Dataset, run: Run) -> Report:

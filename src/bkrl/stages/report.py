@@ -82,9 +82,11 @@ def run(config: ReportConfig, reporter: Reporter) -> Run:
     comparisons = [replace(one, measure=measure) for one in comparisons]
     compared = [(one, figures_of(i, one, config.threshold)) for i, one in enumerate(comparisons)]
     others, _ = training_runs(chain, [node for node in chain.of("train-rs") if node not in usable])
-    every = [*trained, *others]
-    labels = {run.key: group.label for group in grouped(every) for run in group.runs}
-    labels |= {run.key: group.name for group in groups for run in group.runs}
+    every, titles = [*trained, *others], {run.key: group.title for group in groups for run in group.runs if group.title}
+    labels: dict[str, str] = {}
+    for group in grouped(every):  # among all of them: a setting may tell apart what is alike in the tables
+        name = next((titles[run.key] for run in group.runs if run.key in titles), group.label)
+        labels |= {run.key: name for run in group.runs}
     evaluated = [node for node in usable if node.stage == "evaluate"]
     played, goals = evaluations(chain, evaluated, labels, every), goal_rows(chain, evaluated, groups)
     times = timings(chain, trained)

@@ -134,7 +134,8 @@ def steps_ratio(
     Interval: percentile bootstrap over runs, A and B resampled independently; below ``FEW_SEEDS`` runs on either side
     the delta method on log means with Student's t at the smaller side's degrees of freedom (conservative). With
     ``origins``, where a side rests on several datasets these are resampled, and runs within them; below
-    ``FEW_DATASETS`` there is `ratio_over_datasets` instead. Datasets that both sides share are drawn for both at once.
+    ``FEW_DATASETS``, or ``FEW_SEEDS`` runs of the other, there is `ratio_over_datasets` instead. Datasets that both
+    sides share are drawn for both at once.
 
     No interval with one run on a side, with few runs that do not differ on either side (the spread is not zero, it was
     not seen), and where so many runs of B were there before their first step that the ratio has no upper end.
@@ -149,7 +150,7 @@ def steps_ratio(
     n = min(len(ta), len(tb), *([datasets] if datasets else []))
     estimate = float(ta.mean() / tb.mean())
     found = unknown(estimate, n)
-    if 0 < datasets < FEW_DATASETS:
+    if 0 < datasets < FEW_DATASETS or (datasets and n < FEW_SEEDS):
         found = ratio_over_datasets(ta, tb, origins)
     elif n >= FEW_SEEDS:
         with np.errstate(divide="ignore", invalid="ignore"):  # draws in which all runs of B took no step

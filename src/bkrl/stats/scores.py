@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.seeds import generator
-from bkrl.stats.intervals import Interval, interval, unknown
+from bkrl.stats.intervals import Interval, Samples, bootstrap
 
 _DRAWS = 1000
 
@@ -20,11 +20,8 @@ def geometric_score(rates: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def score_interval(unlocked: NDArray[np.bool_], seed: int = 0) -> Interval:
     """The score of episodes (E, A), with a 95 % bootstrap interval over episodes; one episode gives none."""
-    E = len(unlocked)
-    score = float(geometric_score(unlocked.mean(0)))
-    if E < 2:
-        return unknown(score, E)
-    draws = generator(seed, "score").integers(0, E, (_DRAWS, E))
-    scores = geometric_score(np.stack([unlocked[row].mean(0) for row in draws]))
-    low, high = np.quantile(scores, [0.025, 0.975])
-    return interval(score, float(low), float(high), E, "bootstrap")
+
+    def score(episodes: Samples) -> NDArray[np.float64]:
+        return geometric_score(unlocked[episodes[0].astype(np.int64)].mean(1))
+
+    return bootstrap([np.arange(len(unlocked))], generator(seed, "score"), score, repetitions=_DRAWS)

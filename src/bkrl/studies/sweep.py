@@ -22,10 +22,10 @@ from bkrl.runs.folder import acquire
 from bkrl.runs.record import Run
 from bkrl.studies.cells import chosen, name_of, needs, report_on, state_of
 from bkrl.studies.clocks import CellClock, speed, summary
-from bkrl.studies.executors import Executor, cores
+from bkrl.studies.executors import Executor, cores, log_of
 from bkrl.studies.executors.local import Local
 from bkrl.studies.executors.ray import Ray
-from bkrl.studies.executors.slurm import Slurm
+from bkrl.studies.executors.slurm import Slurm, outcome_of
 from bkrl.studies.section import Cell
 from bkrl.studies.study import Study, load_study
 
@@ -101,6 +101,7 @@ def run(config: SweepConfig, reporter: Reporter) -> SweepOutcome:
         if config.retry_failed:
             for cell in cells:
                 state.failed.pop(name_of(cell, out), None)
+                outcome_of(log_of(cell, out)).unlink(missing_ok=True)  # that of a job which no sweep has seen end
         announce(study, cells, config.jobs or (cores() if config.executor == "local" else 0), reporter)
         outcome = _Sweep(cells, out, state, executor, reporter).go()
     if config.report and not outcome.failed and not outcome.blocked:

@@ -47,6 +47,7 @@ def test_percentages_have_one_form() -> None:
         *("85 %", "84.7 %", "0 %", "–", "–")
     ]
     assert percents(0.714, 0.92) == "71 to 92 %"
+    assert percents(math.nan, math.nan) == percents(None, None) == "–"
     for folder in ("report", "labelers", "stages", "rl"):
         for path in (Path(bkrl.__file__).parent / folder).rglob("*.py"):
             assert not re.search(r"\.\d%}", path.read_text()), f"{path.name} writes percentages in a form of its own"

@@ -1,6 +1,7 @@
 """Episodes step by step on one page: pictures, captions, missions, rewards, Φ and advice; the page of `bkrl play`."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,9 @@ def _said(dataset: Dataset, rows: NDArray[np.int64], run: Path | None) -> dict[s
     """Φ and advice at each row, where a potential is given."""
     if run is None:
         return {}
-    potential = load_potential(run)
-    try:
+    with closing(load_potential(run)) as potential:
         potential.artefact.check_fits(run, dataset)
         phi = potential(dataset.windows(rows, potential.reads.horizon)).round(4).tolist()
         missions = [dataset.missions[one] for one in dataset.episode_of_row[rows]]
         advice = Advising(potential)(dataset.observations[rows], missions)
-    finally:
-        potential.close()
     return {"phi": phi} | ({} if advice is None else {"advice": advice})

@@ -94,11 +94,11 @@ def stages(chain: Chain, usual: Mapping[str, str]) -> list[tuple[str, list[tuple
     """Every run by stage, with what it was made with where most others, which `usual` names, were made with something
     else. "?" is the stage of runs that cannot be read.
     """
-    found = [(stage, chain.of(stage)) for stage in (*STAGES, WORTH, "?")]
+    named = dict.fromkeys([*STAGES, WORTH, *(node.stage for node in chain.nodes.values())])  # others are lm, "?"
     return [
         (stage, [(node, {k: v for k, v in _made_with(node).items() if usual.get(k) != v}) for node in nodes])
-        for stage, nodes in found
-        if nodes
+        for stage in named
+        if (nodes := chain.of(stage))
     ]
 
 

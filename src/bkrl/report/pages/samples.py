@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,16 +115,11 @@ def _strips(chain: Chain, node: Node) -> list[Markup]:
     if source is None or source.run is None or not source.sound or node.run is None:
         return []
     try:
-        loaded = load_potential(node.run.path)
+        with closing(load_potential(node.run.path)) as loaded:
+            # Strip.svg is ours; the texts of others in it are escaped.
+            return [Markup(strip.svg()) for strip in strips(loaded, Dataset(source.run))]
     except (BkrlError, OSError):
         return []
-    try:
-        # Strip.svg is ours; the texts of others in it are escaped.
-        return [Markup(strip.svg()) for strip in strips(loaded, Dataset(source.run))]
-    except (BkrlError, OSError):
-        return []
-    finally:
-        loaded.close()
 
 
 def _figures(report: Report) -> dict[str, Any]:

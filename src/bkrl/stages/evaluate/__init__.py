@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -17,7 +18,7 @@ from bkrl.agents.play import MOST_AT_ONCE, Episode, Start, metrics_of, play
 from bkrl.agents.protocol import Agent
 from bkrl.core.config import EvaluateConfig
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write, read_json
+from bkrl.core.files import atomic_write, read_json, write_table
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import captioner, env_spec, family, make_vec
@@ -25,7 +26,7 @@ from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
 from bkrl.stages.evaluate.inspect_log import inspect_log
-from bkrl.stages.evaluate.matrix import POLICY, played, table, to_parquet
+from bkrl.stages.evaluate.matrix import POLICY, played, table
 from bkrl.stats.intervals import t_interval, wilson_interval
 from bkrl.stats.scores import score_interval
 
@@ -159,7 +160,7 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
         "published": conditions.published,
     }  # fmt: skip
     result.write_json("evaluation.json", document)
-    atomic_write(result.file("conditions.parquet"), to_parquet(episodes))
+    write_table(result.file("conditions.parquet"), pa.Table.from_pylist(episodes))
     own = [row for row in rows if row.agent == POLICY]
     for row in own:
         if row.refused and row.mode in ("sampled", config.mode):

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.build import options_of
@@ -183,7 +181,7 @@ def summarised(
     every = [e for episodes in found.values() for e in episodes]
     unlocked = np.array([[name in e.get("unlocked", ()) for name in names] for e in every])
     if measure != "success":
-        interval = t_interval(unlocked.mean(1)) if measure == "progress" else score_interval(unlocked)
+        interval = t_interval(unlocked.mean(1)).clipped() if measure == "progress" else score_interval(unlocked)
         return replace(
             row,
             success=interval.estimate,
@@ -209,13 +207,6 @@ def summarised(
     )
 
 
-def to_parquet(episodes: Sequence[dict[str, Any]]) -> bytes:
-    """All episodes as a table."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(list(episodes)), sink)
-    return bytes(sink.getvalue())
-
-
 def table(rows: Sequence[MatrixRow], conditions: Conditions, alg: str, steps: int | None, seconds: float | None) -> Any:
     """Header and rows for people: ours, then what was published."""
     published = {one.name: one.published for one in conditions.conditions}
@@ -229,7 +220,7 @@ def table(rows: Sequence[MatrixRow], conditions: Conditions, alg: str, steps: in
             line += [row.refused, *[""] * (len(header) - 4)]
         else:
             kinds = ", ".join(f"{kind} {percent(rate)}" for kind, rate in (row.kinds or {}).items() if kind)
-            line += [percent(row.success, 1), percents(row.low or 0, row.high or 0, 1)]
+            line += [percent(row.success, 1), percents(row.low, row.high, 1)]
             line += ["" if row.first_finished is None else percent(row.first_finished, 1)]
             line += [kinds, str(row.episodes), f"{row.length:.1f}"]
             line += [f"{steps or 0:,}" if own else "0", f"{seconds:,.0f}" if own and seconds is not None else "0"]

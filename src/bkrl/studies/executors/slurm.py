@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from bkrl.core.errors import RunFailed, UsageError
 from bkrl.core.files import atomic_write, read_json, to_json
@@ -95,7 +95,8 @@ class Slurm:
                 self._find()
         found = [name for name in self._cells if self._jobs[name] in self._states]
         for name in set(self._cells) - set(found):
-            del self._cells[name], self._jobs[name]
+            if self._reason(self._cells[name]) is None:  # one that left word while no sweep was there is told of
+                del self._cells[name], self._jobs[name]
         for name in found:
             self._hand_over(self._cells[name], self._jobs[name])
         if found:
@@ -108,7 +109,7 @@ class Slurm:
     def start(self, cells: Sequence[Cell]) -> None:
         """Submit one array, under a name that is saved before: a kill on the way loses no job."""
         for cell in cells:
-            _outcome(log_of(cell, self._out)).unlink(missing_ok=True)
+            outcome_of(log_of(cell, self._out)).unlink(missing_ok=True)
         called = f"{self._title}-{secrets.token_hex(6)}"
         self._jobs.update({name_of(cell, self._out): f"{called}/{place}" for place, cell in enumerate(cells)})
         self._save()
@@ -201,12 +202,8 @@ class Slurm:
         """What a job that is over left: "" when its run is complete, the reason of a failure, None when neither."""
         if (cell.run_dir / "manifest.json").exists():
             return ""
-        outcome = _outcome(log_of(cell, self._out))
-        return str(read_json(outcome, _Outcome)["reason"]) if outcome.exists() else None
-
-
-class _Outcome(TypedDict):
-    reason: str
+        outcome = outcome_of(log_of(cell, self._out))
+        return str(read_json(outcome, dict[str, str]).get("reason", "")) if outcome.exists() else None
 
 
 class CellTask:
@@ -233,7 +230,7 @@ class CellTask:
                 queue_again(signal.SIGUSR2, None)
             os._exit(143)  # cancelled, or pre-empted by SLURM, which queues it again by itself: there is no result
         if reason:
-            atomic_write(_outcome(log), to_json({"reason": reason}))
+            atomic_write(outcome_of(log), to_json({"reason": reason}))
 
     def checkpoint(self, cell: Cell, log: Path) -> Any:
         """What to run when the job is queued again: the same, since a run continues by itself."""
@@ -242,5 +239,6 @@ class CellTask:
         return DelayedSubmission(CellTask(), cell, log)
 
 
-def _outcome(log: Path) -> Path:
+def outcome_of(log: Path) -> Path:
+    """The file in which a job that failed says why."""
     return log.with_suffix(".json")
