@@ -19,7 +19,9 @@ ENV = "Crafter-Typed-Easier@length=6"
 
 def learner(dqn=SMALL, **more):
     given = {"env": ENV, "sees": "published", "dqn": dqn, "steps": 1_000, **more}
-    return find_method("ellm-dqn").build(TrainRsConfig("ellm-dqn", **given)).learner
+    training = find_method("ellm-dqn").build(TrainRsConfig("ellm-dqn", **given))
+    assert training.facts["view"] == "image"
+    return training.learner
 
 
 def test_the_number_of_weights_is_the_published_one():

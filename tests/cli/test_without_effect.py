@@ -72,6 +72,10 @@ def labels(path: Path, variant: str) -> Path:
         ("train ellm --suggester task --goal-success eval", "only with a --suggester other than task"),
         ("train ellm --suggester uniform --goal-pay damped", "only with a --suggester other than uniform and task"),
         ("train rnd --env-coef 0 --reward-scale 10", "--reward-scale has no effect here, only with an --env-coef"),
+        ("train rnd --env-coef 0 --gamma 0.9", "--gamma has no effect here, only with an --env-coef"),
+        ("collect --gamma 0.9", "--gamma has no effect here, only with an --env-coef (of collect: --ext-coef) above 0"),
+        ("train glam --vf-coef 1 --clip-vloss", "--vf-coef and --clip-vloss have no effect here, only with --critic"),
+        ("train glam --compat g7 --critic-first 9", "--critic-first has no effect here, only with --critic own, with"),
         ("train ppo --recurrence 16", "--recurrence has no effect here, only with --network recurrent"),
         ("train glam --recurrence 4", "--recurrence has no effect here, only with --network recurrent"),
     ],
@@ -146,6 +150,10 @@ def test_the_printed_commands_of_a_study_with_shared_settings_are_accepted(tmp_p
         "rnd --env-coef 0.5 --reward-scale 10",
         "bk-code --potential p --shaping decay --shaping-shift 1",
         "ellm --goal-coef 2 --no-see-goals",
+        "rnd --env-coef 0.5 --gamma 0.9",
+        "ellm-ppo --gamma 0.9",
+        "glam --critic shared --vf-coef 1",
+        "glam --init-from RUN --vf-coef 1",  # whose critic may be shared
     ],
 )
 def test_the_same_flags_are_taken_where_they_have_an_effect(arguments, refused):

@@ -133,3 +133,22 @@ def test_a_memory_without_room_for_an_update_is_refused(small):
     with pytest.raises(UsageError, match="--replay-size has no room"):
         learner(**small)
     assert learner(replay_size=48, n_step=3).replay.rows == 6
+
+
+def test_an_update_lies_where_the_network_does():
+    """`--device cuda` ended in an error of torch; torch's `meta` stands for a GPU, in shapes alone."""
+    made, away = learner(), torch.device("meta")
+    while made.step < 100:
+        made.iterate()
+    made.device = made.agent.device = away
+    for module in (made.agent.module, made.target):
+        module.to(away)
+    made.optimizer = torch.optim.SGD(made.agent.module.parameters(), lr=0.1)
+    assert made._update().device == away
+
+
+def test_a_guide_goes_where_the_agent_goes():
+    one = agent()
+    one.guide = agent()
+    one.prepare(torch.device("meta"), compile=False)
+    assert {p.device.type for p in (*one.module.parameters(), *one.guide.module.parameters())} == {"meta"}

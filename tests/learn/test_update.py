@@ -130,6 +130,9 @@ def test_groups_of_weights_have_learning_rates_of_their_own() -> None:
         made("polcy=1e-3")
     with pytest.raises(UsageError, match="'rnd' is not NAME=RATE, such as rnd=1e-4"):
         made("rnd")
+    for rate in ("-1e-3", "nan", "inf"):
+        with pytest.raises(UsageError, match=f"'rnd={rate}' is not NAME=RATE, such as rnd=1e-4"):
+            made(f"rnd={rate}")
 
 
 def test_novelty_learns_from_all_steps_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:

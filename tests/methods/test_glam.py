@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 import torch
 
 from bkrl.agents import load_agent
+from bkrl.agents.advised import Advice
+from bkrl.agents.build import advice_network
 from bkrl.agents.language.agent import LanguageAgent
 from bkrl.agents.language.probes import Probes
 from bkrl.agents.viewer import Viewer
@@ -27,6 +31,7 @@ from bkrl.learn.on_rollouts import Diverged
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.bc import ClonedLM
 from bkrl.methods.glam import GlamPPO, LMConfig, language_agent
+from bkrl.methods.shaped import advise
 from bkrl.runs.folder import locate
 from bkrl.stages import collect, evaluate, train_rs
 from bkrl.text.wording import Wording
@@ -234,6 +239,43 @@ def test_layers_of_a_large_model_are_in_bfloat16_unless_float32_is_asked_for(mon
         made = language_agent(given, ENV, 1).settings.training
         assert made.half == (precision == "auto")
         assert made.text.endswith(", in bfloat16") == made.half
+
+
+@pytest.mark.parametrize(
+    ("alg", "hardware", "sentence"),
+    [
+        ("zero-shot", {"device": "cuda"}, "--device cuda: torch finds no GPU here"),
+        ("glam", {"compile": True}, "--compile: batches of texts are all of another shape"),
+        ("drrn", {"compile": True}, "--compile: batches of texts are all of another shape"),
+        ("drrn", {"precision": "bf16"}, "--precision bf16: DRRN computes in float32"),
+    ],
+)
+def test_hardware_that_would_go_unused_is_refused(
+    alg: str, hardware: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    lm = {} if alg == "drrn" else {"lm": TINY}
+    config = TrainRsConfig(alg=alg, env=ENV, steps=32, hardware=HardwareConfig(**hardware), **lm)
+    with pytest.raises(UsageError, match=sentence):
+        find_method(alg).build(config)  # type: ignore[union-attr]
+
+
+def test_advice_on_missions_needs_the_words_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = make_vec(ENV, 4)
+    envs.reset(seed=0)
+    psi = Advice(advice_network(envs.env_spec, 0, envs.missions()), 1.0)
+    opened: Any = SimpleNamespace(psi=psi, trust=(1.0, ""))
+    for language, refused in (("en", False), ("fr", True)):
+        config: Any = settings(
+            Path("run"), potential=Path("phi"), shaping="advice", lm=replace(TINY, language=language)
+        )
+        agent = language_agent(config, ENV, 1)
+        with pytest.raises(UsageError, match="reads missions as the env words them") if refused else nullcontext():
+            advised: Any = advise(config, opened, agent)
+    with pytest.raises(UsageError, match="its advice reads missions as the env words them"):
+        advised.reworded(Wording("fr"), ENV)
+    advised.schedule(config.decay_steps)  # the advice has had its time
+    assert advised.reworded(Wording("fr"), ENV).now == 0
 
 
 def test_bfloat16_is_refused_where_it_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bkrl.agents.build import advice_network
 from bkrl.data.windows import Rollout, Windows
+from bkrl.envs import make_vec
+from bkrl.potentials.asked import present
 from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.goal import GoalIndex, GoalRaw
 from bkrl.potentials.goal.texts import on_grid
+from bkrl.potentials.parts import StateRaw
 from bkrl.potentials.preference import PreferenceRaw
 from bkrl.potentials.preference.net import NetConfig, PreferenceNet
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
@@ -120,3 +124,18 @@ def test_a_rollout_at_once_is_one_window_after_the_other_bit_for_bit(potential, 
                 end = 0.0 if rollout.terminated[t, n] else ends[t * num_envs + int(n)]
                 assert total[n] == pytest.approx(discount[n] * end - start[n], abs=1e-5)
                 total[n], discount[n], start[n] = 0.0, 1.0, phi[t + 1, n]
+
+
+def test_the_part_of_the_view_says_the_same_of_missions_in_any_batch() -> None:
+    """Products of one or two missions have other last digits than those of many."""
+    envs = make_vec("BabyAI-GoToLocal-v0", 80)
+    seen, missions = envs.reset(seed=0)[0].copy(), envs.missions().copy()
+    assert len(set(missions)) > 10
+    raw = StateRaw(advice_network(envs.env_spec, 3, missions), -0.5, 0.3)
+    windows = present(seen, 0, missions, None)
+    together = raw(windows)
+    assert len(set(together.tolist())) > 10
+    for count in (1, 2, 3, 17):
+        assert raw(windows[np.arange(count)]).tolist() == together[:count].tolist()
+    whole = [raw.network(*(torch.from_numpy(one) for one in (seen, raw.network.mission.vocabulary.tokens(missions))))]
+    np.testing.assert_allclose(together, np.clip(-0.5 + 0.3 * whole[0][1][:, 0].numpy(), -1, 0), atol=1e-5)

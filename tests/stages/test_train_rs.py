@@ -467,11 +467,16 @@ def test_novelty_is_learnt_on_the_device_of_the_policy(monkeypatch: pytest.Monke
     assert made == [torch.device("meta")]
 
 
-def test_a_weight_that_does_not_fall_to_0_in_time_guarantees_nothing_and_is_said(tmp_path: Path) -> None:
-    code = potential_run(tmp_path / "rm")
+def test_a_weight_that_does_not_fall_to_0_in_time_guarantees_nothing_and_is_said(
+    tmp_path: Path, begins: TrainRsConfig
+) -> None:
+    code = potential_run(tmp_path / "code")
     config = settings(
         tmp_path / "late", alg="bk-code", potential=code, shaping="decay", shaping_until=10**8, steps=3_000
     )
     made = run(config, Reporter())
     assert made.facts["guarantee"].startswith("none: its weight still is 100 % of the first at the end")
+    began = find_method("bk-code").build(replace(begins, shaping="progress+start", shaping_until=4_000))  # type: ignore[union-attr]
+    assert began.facts["guarantee"].startswith("none: its weight still is 50 % of the first at the end")
+    began.close()
     assert any("--shaping-until 100,000,000 lies beyond --steps" in one for one in made.facts["warnings"])

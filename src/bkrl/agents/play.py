@@ -218,8 +218,8 @@ class LookOnce:
     """An agent without memory, which looks at each distinct view once: what it says of a view does not change.
 
     A row's logits are the same bits as if all rows were looked at together: few are, and new ones among many get
-    company. Not so where an agent reads texts: equal prompts are read once whatever their number, and reading one takes
-    as long as a hundred steps. Values are not kept: `play` has no use for them.
+    company. Not so with one or two missions among them, or where an agent reads texts: equal prompts are read once
+    whatever their number, and reading one takes as long as a hundred steps. Values, no use to `play`, are not kept.
     """
 
     def __init__(self, agent: Agent) -> None:

@@ -171,6 +171,11 @@ class QAgent(GoalAgent):
         self.epsilon, self.guide = training
         return acted
 
+    def prepare(self, device: torch.device, compile: bool) -> None:
+        super().prepare(device, compile)
+        if self.guide is not None:
+            self.guide.prepare(device, compile=False)
+
     def schedule(self, step: int) -> None:
         first, last, steps = self.falls
         self.epsilon = first + (last - first) * min(1.0, max(step - self.since, 0) / steps)

@@ -46,8 +46,7 @@ class Viewer:
             raise ValueError("the agent wants a goal, and nothing sets goals")
         self._remembers = "history" in self.wants
         self._reads = self._remembers or "text" in self.wants
-        reads = self._reads or "mission" in self.wants
-        self._worded: Any = agent.wording.of(envs.env_spec) if reads else None
+        self._worded: Any = agent.wording.of(envs.env_spec) if self._reads or "mission" in self.wants else None
         self._history = np.full((envs.num_envs, agent.observations - 1), None, object)  # before the present
         self._text: Any = None  # the present
         self._memory = memory_of(envs.env_spec.env_id) if memory or "memory" in self.wants else None

@@ -22,6 +22,10 @@ _ASKED = AppliesWhen("an annotator that is asked", lambda c: c.asks)
 _OPENAI = AppliesWhen("openai:MODEL", lambda c: any(str(value).startswith("openai:") for value in vars(c).values()))
 _CLONES = AppliesWhen("--clone", lambda c: c.clone is not None)
 _NOVELTY = AppliesWhen("an --int-coef above 0", lambda c: c.int_coef > 0)
+PAID = AppliesWhen(
+    "an --env-coef (of collect: --ext-coef) above 0",
+    lambda c: "goal_coef" in vars(c) or vars(c).get("ext_coef", vars(c).get("env_coef", 1)) > 0,
+)
 _ONE_ENV = AppliesWhen("one env, without --conditions", lambda c: c.conditions is None)
 _SLURM = AppliesWhen("--executor slurm", lambda c: c.executor == "slurm")
 _DRY = AppliesWhen("--dry-run", lambda c: c.dry_run)
@@ -159,7 +163,7 @@ class PPOConfig:
     num_envs: Annotated[int, Flag("envs stepped side by side", least=1)] = 64
     num_steps: NumSteps = 32
     learning_rate: Annotated[float, Flag("Adam's step size", least=0)] = 1e-3
-    gamma: Annotated[float, Flag("discount of the env's reward, and of shaping", least=0, most=1)] = 0.99
+    gamma: Annotated[float, Flag("discount of the env's reward, and of shaping", least=0, most=1, only=(PAID,))] = 0.99
     gae_lambda: Annotated[float, Flag("λ of generalised advantage estimation", least=0, most=1)] = 0.95
     update_epochs: Annotated[int, Flag("passes over a rollout", least=1)] = 4
     num_minibatches: NumMinibatches = 2
@@ -190,11 +194,16 @@ class PPOConfig:
         ),
     ] = 1
 
+    @property
+    def rollout_steps(self) -> int:
+        """Env steps of an iteration."""
+        return self.num_envs * self.num_steps
+
     def __post_init__(self) -> None:
         """UsageError when a rollout cannot be learnt from, before anything is written."""
-        if self.num_envs * self.num_steps < 2:
+        if self.rollout_steps < 2:
             raise UsageError("One env × one step is nothing to compare with; raise --num-envs or --num-steps.")
-        if (self.num_envs * self.num_steps) % self.num_minibatches:
+        if self.rollout_steps % self.num_minibatches:
             raise UsageError(
                 f"{self.num_envs} envs × {self.num_steps} steps do not divide into {self.num_minibatches} "
                 "minibatches; change --num-envs, --num-steps or --num-minibatches."

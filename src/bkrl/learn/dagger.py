@@ -5,7 +5,6 @@ that was taken. In round r the bot acts with a chance of mixing^r, so the first 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,48 +21,29 @@ from bkrl.learn.protocol import Learner, Saved
 from bkrl.runs.record import Run
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """How rounds are played.
-
-    Attributes:
-        env_id: where.
-        episodes: in a round.
-        mixing: the bot's chance in round r is this to the power of r.
-        passes: so often a round's number of samples is drawn from all samples, before the next round.
-        held_out: share of each round's episodes that only show how well it learns.
-        backend: of the envs.
-    """
-
-    env_id: str
-    episodes: int = 50
-    mixing: float = 0.5
-    passes: int = 4
-    held_out: float = 0.1
-    backend: str = "native"
-
-
 class Dagger(Learner):
-    """A `Learner`. An iteration is a round; a step is one of an env. `cloning`, which has no data yet, learns."""
+    """A `Learner`. An iteration is a round; a step is one of an env. `cloning`, which has no data yet, learns;
+    `settings` are a `methods.bc.DaggerSettings`.
+    """
 
     folder: Path
     """Where the datasets are written, each in `round-NNNN`; set before the first round."""
 
-    def __init__(self, cloning: Cloning, rounds: Rounds, *, total_steps: int, seed: int) -> None:
-        self.cloning, self.rounds, self.total_steps, self.seed = cloning, rounds, total_steps, seed
+    def __init__(self, cloning: Cloning, settings: Any) -> None:
+        self.cloning, self.settings, self.total_steps, self.seed = cloning, settings, settings.steps, settings.seed
         self.agent, self.hardware = cloning.agent, cloning.hardware
-        self.bot = BotAgent.of(rounds.env_id)
-        self.envs = make_vec(rounds.env_id, min(rounds.episodes, MOST_AT_ONCE), backend=rounds.backend)  # type: ignore[arg-type]
-        self.describe = captioner(rounds.env_id, env_spec(rounds.env_id).language)
+        self.bot, self.episodes_a_round = BotAgent.of(settings.env), settings.episodes_per_round
+        self.envs = make_vec(settings.env, min(self.episodes_a_round, MOST_AT_ONCE), backend=settings.backend)
+        self.describe = captioner(settings.env, env_spec(settings.env).language)
         self.step = self.episodes = self.number = 0
 
     def iterate(self) -> dict[str, float]:
         """Play a round, then learn from this and all earlier ones."""
-        share = self.rounds.mixing**self.number
-        with doing("playing a round", self.rounds.episodes, "episodes") as tick:
+        share = self.settings.mixing**self.number
+        with doing("playing a round", self.episodes_a_round, "episodes") as tick:
             dataset = self._play(share, tick)
         count = self._take(dataset)
-        minibatches = max(1, round(self.rounds.passes * count / self.cloning.batch_size))
+        minibatches = max(1, round(self.settings.passes * count / self.cloning.batch_size))
         figures = self.cloning.iterate(minibatches)
         self.agent.schedule(self.step)
         return figures | {
@@ -75,7 +55,7 @@ class Dagger(Learner):
 
     def _play(self, share: float, tick: Any) -> Dataset:
         """The dataset of the next round. One that an interrupted run left there is made again, the same."""
-        facts, number = env_spec(self.rounds.env_id), self.number
+        facts, number = env_spec(self.settings.env), self.number
         config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
         run = Run.renew(self._place(number), stage="collect", config=config)
         agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))
@@ -83,7 +63,7 @@ class Dagger(Learner):
         record(
             agent,
             self.envs,
-            self.rounds.episodes,
+            self.episodes_a_round,
             writer,
             self.describe,
             seed=derive_seed(self.seed, "dagger", number),
@@ -102,7 +82,7 @@ class Dagger(Learner):
     def _take(self, dataset: Dataset) -> int:
         """A round is among the samples from now on; how many it brings."""
         made = demonstrations(
-            dataset, self.agent, only_successes=False, held_out=self.rounds.held_out, seed=self.seed + self.number
+            dataset, self.agent, only_successes=False, held_out=self.settings.held_out, seed=self.seed + self.number
         )
         self.cloning.add(*made)
         self.step += dataset.num_steps

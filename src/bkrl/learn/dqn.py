@@ -37,7 +37,8 @@ def double_targets(batch: Batch, best: Tensor, target_values: Tensor) -> Tensor:
         target_values: (B, A) of the target network at `after`.
     """
     values = target_values.gather(1, best[:, None]).squeeze(1)
-    return torch.from_numpy(batch.returns) + torch.from_numpy(batch.discounts) * values
+    returns, discounts = (torch.from_numpy(one).to(values.device) for one in (batch.returns, batch.discounts))
+    return returns + discounts * values
 
 
 class DQN(ActionValueLearner):
@@ -121,7 +122,8 @@ class DQN(ActionValueLearner):
         with torch.no_grad():
             after = self.agent.of_rows(batch.after)
             targets = double_targets(batch, self.agent.q_values(after).argmax(1), self.target(**after))
-        chosen = self.agent.q_values(self.agent.of_rows(batch.seen)).gather(1, torch.from_numpy(batch.actions)[:, None])
+        actions = torch.from_numpy(batch.actions)[:, None].to(self.device)
+        chosen = self.agent.q_values(self.agent.of_rows(batch.seen)).gather(1, actions)
         loss = nn.functional.smooth_l1_loss(chosen.squeeze(1), targets)
         self.optimizer.zero_grad()
         loss.backward()

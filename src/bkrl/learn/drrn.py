@@ -24,7 +24,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.prefixes import under
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.views import ViewKeys, Views
-from bkrl.data.windows import Transitions, Windows
+from bkrl.data.windows import Transitions
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.learn.hardware import CPU, Hardware
 from bkrl.learn.on_rollouts import Diverged, moments, restore_moments
@@ -32,6 +32,7 @@ from bkrl.learn.protocol import Learner, Saved
 from bkrl.learn.replay import Batch, Replay, drawable
 from bkrl.learn.rollout import Clock
 from bkrl.learn.settings import ReplayConfig
+from bkrl.potentials.asked import present
 from bkrl.rewards.streams import RewardStream
 
 
@@ -46,7 +47,7 @@ class DRRN(Learner):
         total_steps: env steps to train for; the last iteration may go past it.
         seed: of the envs, the actions and the updates, each from its own named stream.
         hardware: where the agent computes.
-        defects: of the published code: b10 (`rewards.upstream.DEFECTS`).
+        bootstrap_truncated: as for `ActionValueLearner`.
     """
 
     def __init__(
@@ -59,14 +60,14 @@ class DRRN(Learner):
         total_steps: int,
         seed: int = 0,
         hardware: Hardware = CPU,
-        defects: frozenset[str] = frozenset(),
+        bootstrap_truncated: bool = True,
     ) -> None:
         if stream.reads.horizon:
             raise UsageError("This learner pays steps without their history; choose a reward that needs none.")
         self.envs, self.agent, self.stream, self.config = envs, agent, stream, config
-        self.total_steps, self.seed, self.hardware, self.defects = total_steps, seed, hardware, defects
+        self.total_steps, self.seed, self.hardware = total_steps, seed, hardware
         agent.prepare(hardware.device)
-        self.module = agent.module
+        self.module, self.bootstrap_truncated = agent.module, bootstrap_truncated
         self.target: nn.Module | None = copy.deepcopy(self.module) if config.target_every else None
         self.optimizer = Adam(self.module.parameters(), lr=config.learning_rate)
         self.view, self.keys = Viewer(envs, agent), ViewKeys(agent.wants)
@@ -147,11 +148,10 @@ class DRRN(Learner):
         after = self._rows.copy()
         if last is not None:
             after[ended] = self.keys(last)
-        if "b10" in self.defects:
+        if not self.bootstrap_truncated:
             terminated = terminated | truncated
-        paid = self.stream.transition_rewards(
-            Transitions(_windows(symbols), actions, rewards, _windows(symbols_after(observations, infos)), terminated)
-        )
+        before, following = (present(one, 0, None, None) for one in (symbols, symbols_after(observations, infos)))
+        paid = self.stream.transition_rewards(Transitions(before, actions, rewards, following, terminated))
         self.replay.add(rows, actions, paid, after, terminated, truncated)
         self.step += N
         self.episodes += len(ended)
@@ -236,9 +236,3 @@ class DRRN(Learner):
     def close(self) -> None:
         """Close the envs."""
         self.envs.close()
-
-
-def _windows(symbols: np.ndarray) -> Windows:
-    """Windows without a history."""
-    count = len(symbols)
-    return Windows.of(symbols[:, None], np.zeros((count, 0), np.int64), np.ones((count, 1), bool))

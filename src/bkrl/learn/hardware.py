@@ -86,9 +86,9 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
         network: its name, or `LANGUAGE` for a language model; others are too small to gain from a GPU or from bfloat16.
 
     Raises:
-        UsageError: there is no such device here, or no compiler, or bfloat16 would only slow a language model down.
+        UsageError: there is no such device here, or no compiler, or what is asked for gains this network nothing.
     """
-    large = network in (*CONVOLUTIONAL, LANGUAGE)
+    large, unlike = network in (*CONVOLUTIONAL, LANGUAGE), network == "drrn" or LANGUAGE in network
     device, precision = config.device, config.precision
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch finds no GPU here; use --device cpu, or auto.")
@@ -100,6 +100,10 @@ def choose(config: HardwareConfig, network: str) -> Hardware:
             "--precision bf16: this processor has no instructions for products in bfloat16, and a language model would "
             "be slower with it than in float32; leave --precision out."
         )
+    if config.compile and unlike:
+        raise UsageError("--compile: batches of texts are all of another shape, so nothing is compiled; leave it out.")
+    if precision == "bf16" and network == "drrn":
+        raise UsageError("--precision bf16: DRRN computes in float32; leave it out.")
     if config.compile and chosen == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         raise UsageError("--compile needs a C++ compiler and finds none here; install g++, or leave --compile out.")
     return Hardware(torch.device(chosen), precision, config.compile)

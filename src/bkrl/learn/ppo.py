@@ -450,6 +450,8 @@ def _rates(text: str, groups: Mapping[str, object]) -> dict[str, float]:
             )
         try:
             rates[name] = float(rate)
+            if not 0 <= rates[name] < math.inf:
+                raise ValueError
         except ValueError:
             raise UsageError(f"--group-learning-rates: '{part}' is not NAME=RATE, such as {name}=1e-4.") from None
     return rates

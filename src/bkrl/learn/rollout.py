@@ -85,8 +85,6 @@ class Collector:
         if teacher is not None:
             self.teacher, self.teacher_view = teacher, Viewer(envs, teacher)
             self.teacher_state = teacher.begin(N)
-            # The teacher does not change: of a view that it has seen before it says the same.
-            self.ask = teacher.act if self.teacher_state else LookOnce(teacher).act
             self.taught = torch.zeros(T, N, A, device=device)
         self.values = torch.zeros(T, N, num_values, device=device)
         self.noise = torch.Generator(device).manual_seed(derive_seed(seed, "actions"))
@@ -160,6 +158,8 @@ class Collector:
         if self.repeats is not None:
             self.repeats.clear()
             self._keys.clear()
+        if self.taught is not None:  # views of earlier rollouts are looked at anew, as by a run that goes on from here
+            ask = self.teacher.act if self.teacher_state else LookOnce(self.teacher).act
 
         for t in range(T):
             if t % self.recurrence == 0:
@@ -169,7 +169,7 @@ class Collector:
             self.view.acted(r.actions[t])
             if self.taught is not None:
                 seen = self.teacher_view(views[t].symbols, r.ages[t] == 0)
-                said = self.ask(seen, self.teacher_state, r.ages[t] == 0, None)
+                said = ask(seen, self.teacher_state, r.ages[t] == 0, None)
                 self.taught[t], self.teacher_state = torch.from_numpy(said.logits), said.state
                 self.teacher_view.acted(r.actions[t])
             clock.lap("policy")

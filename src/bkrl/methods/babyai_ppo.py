@@ -40,8 +40,7 @@ def build(settings: BabyAIPPOSettings) -> Training:
         take_weights(agent.module, settings.init_from)
     teach(agent, envs)
     learner = learner_of(settings, setup, agent, [env_reward(settings)])
-    facts = facts_of("none", frozenset(), learner)
-    return Training(learner, facts, iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps)
+    return Training(learner, facts_of("none", frozenset(), learner), iteration_steps=settings.ppo.rollout_steps)
 
 
 register_method(Method("babyai-ppo", BabyAIPPOSettings, build, "PPO with the agent published with BabyAI"))

@@ -14,7 +14,7 @@ from bkrl.core.config import MISSION
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
-from bkrl.methods.glam import LM, LMConfig, language_agent, lm_facts
+from bkrl.methods.glam import LM, LMConfig, hardware_of, language_agent, lm_facts
 from bkrl.methods.ppo import reads_missions
 from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
 from bkrl.methods.settings import form_facts
@@ -118,14 +118,11 @@ def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAg
 def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) -> Cloning:
     """What learns."""
     from bkrl.learn.bc import Cloning
-    from bkrl.learn.hardware import LANGUAGE, choose
+    from bkrl.learn.hardware import choose
 
     rate = 1e-3
-    network: str = settings.network
-    if settings.lm.lm:
-        network = f"small {LANGUAGE}" if agent.lm.small else LANGUAGE
-        if not agent.lm.small:
-            rate = 5e-4 if agent.settings.training.train == "lora" else 5e-5
+    if settings.lm.lm and not agent.lm.small:
+        rate = 5e-4 if agent.settings.training.train == "lora" else 5e-5
     return Cloning(
         agent,
         data,
@@ -134,7 +131,7 @@ def _cloning(settings: ClonesConfig, agent: Any, data: Any, total_steps: int) ->
         max_grad_norm=1.0,
         total_steps=total_steps,
         seed=settings.seed,
-        hardware=choose(settings.hardware, network),
+        hardware=hardware_of(settings, agent) if settings.lm.lm else choose(settings.hardware, settings.network),
         score_temperature=settings.lm.score_temperature if settings.clone_loss == "tokens" else None,
     )
 
@@ -191,13 +188,10 @@ class _DaggerTraining(Training):
 
 def build_dagger(settings: DaggerSettings) -> Training:
     """A policy that is cloned from a bot, in the states that it meets itself."""
-    from bkrl.learn.dagger import Dagger, Rounds
+    from bkrl.learn.dagger import Dagger
 
     agent, view, said = _agent(settings, ())
-    rounds = Rounds(
-        settings.env, settings.episodes_per_round, settings.mixing, settings.passes, settings.held_out, settings.backend
-    )
-    learner = Dagger(_cloning(settings, agent, None, 2**62), rounds, total_steps=settings.steps, seed=settings.seed)
+    learner = Dagger(_cloning(settings, agent, None, 2**62), settings)
     facts = {
         **form_facts("none"),
         "view": view,

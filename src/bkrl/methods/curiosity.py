@@ -89,7 +89,7 @@ def build(settings: RNDSettings) -> Training:
     streams = [env_reward(settings, settings.env_coef)] if settings.env_coef > 0 else []
     streams.append(_novelty(settings, setup, gamma=0.99))
     learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams)
-    return Training(learner, facts_of("novelty", settings.defects, learner), iteration_steps=settings.rollout_steps)
+    return Training(learner, facts_of("novelty", settings.defects, learner), iteration_steps=settings.ppo.rollout_steps)
 
 
 def explorer(settings: RNDSettings, ext_coef: float, int_gamma: float) -> PPO:

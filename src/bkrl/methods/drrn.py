@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from bkrl.core.flags import Flag
 from bkrl.learn.settings import ReplayConfig
 from bkrl.methods.registry import Method, Training, register_method
-from bkrl.methods.settings import PublishedDefects, defect_facts
+from bkrl.methods.settings import PublishedDefects, defect_facts, learning
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,7 @@ def build(settings: DRRNSettings) -> Training:
         agent,
         EnvReward(gamma=settings.replay.gamma, scale=settings.reward_scale),
         settings.replay,
-        total_steps=settings.steps,
-        seed=settings.seed,
-        hardware=choose(settings.hardware, "drrn"),
-        defects=defects,
+        **learning(settings, choose(settings.hardware, "drrn")),
     )
     facts = {"form": "none", "tokens": agent.tokenizer.size, **defect_facts(defects)}
     return Training(learner, facts, iteration_steps=settings.replay.num_envs * settings.replay.num_steps)

@@ -21,7 +21,6 @@ from bkrl.methods.values import GuidedSettings, begin, value_agent, with_epsilon
 
 if TYPE_CHECKING:
     from bkrl.agents.goal import GoalAgent
-    from bkrl.envs.family import EnvSpec
     from bkrl.envs.vector import BaseVectorEnv
     from bkrl.learn.hardware import Hardware
     from bkrl.llm.forecast import Outlook
@@ -77,7 +76,6 @@ class EllmPPOSettings(GoalSettings):
 class _Parts(NamedTuple):
     """What the learners of these methods have in common."""
 
-    facts: EnvSpec
     envs: BaseVectorEnv
     source: Any
     tracker: Any
@@ -106,7 +104,7 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
     drawn: dict[str, Any] = {"observation": "both"} if pictures and family(env_spec(settings.env).family).images else {}
     envs = make_vec(settings.env, num_envs, backend=settings.backend, **drawn)
-    return _Parts(env_spec(settings.env), envs, source, tracker, streams, choose(settings.hardware, "compact"))
+    return _Parts(envs, source, tracker, streams, choose(settings.hardware, "compact"))
 
 
 def _training(
@@ -120,7 +118,7 @@ def _training(
     form = "none" if settings.suggester == TASK else "goals" if settings.goal_form == "bonus" else "goals-potential"
     return GoalTraining(
         learner_class(parts.envs, agent, parts.streams, config, **how),
-        form_facts(form) | {"view": "symbolic"} | defect_facts(settings.defects),
+        form_facts(form) | {"view": agent.view} | defect_facts(settings.defects),
         iteration_steps=config.num_envs * config.num_steps,
         opened=[stack.pop_all()],
         source=parts.source,
@@ -169,17 +167,18 @@ def build_ppo(settings: EllmPPOSettings) -> Training:
 
     with ExitStack() as stack:
         parts = _parts(settings, settings.ppo.num_envs, settings.ppo.gamma, stack)
-        symbols = with_goals(family(parts.facts.family).symbols(parts.facts.obs_shape), parts.source.num_deeds)
+        facts = parts.envs.env_spec
+        symbols = with_goals(family(facts.family).symbols(facts.obs_shape), parts.source.num_deeds)
         network = build_network(
             settings.network,
             obs_shape=(len(symbols.sizes),),
-            num_actions=len(parts.facts.action_names),
+            num_actions=len(facts.action_names),
             num_values=len(parts.streams),
             symbols=symbols,
             seed=derive_seed(settings.seed, "weights"),
         )
         begin(settings, network, ("encoder.",))
-        agent = goal_agent(network, parts.facts.env_id, parts.facts.family, parts.facts.action_names)
+        agent = goal_agent(network, facts.env_id, facts.family, facts.action_names)
         agent.goals = parts.source
         return _training(settings, settings.ppo, parts, PPO, agent, stack)
 
@@ -194,7 +193,7 @@ def build_values(settings: Any) -> Training:
     with ExitStack() as stack:
         config = with_epsilon(settings, config)
         parts = _parts(settings, config.num_envs, config.gamma, stack, published)
-        agent = value_agent(settings, parts.facts, config, parts.source.num_deeds, published)
+        agent = value_agent(settings, parts.envs.env_spec, config, parts.source.num_deeds, published)
         agent.goals = parts.source
         return _training(settings, config, parts, learner, agent, stack)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
     from bkrl.agents.language.probes import Probes
     from bkrl.agents.protocol import Agent
+    from bkrl.learn.hardware import Hardware
 
 KINDS = {
     "P0": "random weights: it has read nothing",
@@ -38,7 +39,11 @@ _LM = (AppliesWhen("--lm", lambda c: bool(c.lm.lm)),)
 _LORA = (AppliesWhen("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: not c.lm.action_head))
 
-_OWN = (AppliesWhen("--critic own", lambda c: c.lm.critic == "own"),)
+_SHARED = AppliesWhen(
+    "--critic shared, or --compat g7",  # that of --init-from may be shared
+    lambda c: c.lm.critic == "shared" or "g7" in c.defects or (None if c.init_from else False),
+)
+_OWN = (AppliesWhen("--critic own, without --compat g7", lambda c: not _SHARED.holds(c)),)
 _TAUGHT = (AppliesWhen("--imitate", lambda c: bool(c.imitate)),)
 _STARTED = (AppliesWhen("--init-from", lambda c: c.init_from is not None),)
 
@@ -170,11 +175,12 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
             "--train heads leaves nothing of this policy to train: add --action-head, or choose --train lora."
         )
     seed = derive_seed(settings.seed, "weights")
-    exact = vars(settings).get("hardware", HardwareConfig()).precision == "fp32"
+    asked = vars(settings).get("hardware", HardwareConfig())
+    on: Any = {"exact": asked.precision == "fp32", "device": asked.device}
     lm = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
     how = LanguageSettings(
         Scoring(c.score_rule, c.normalise, c.score_temperature, c.score_eos),
-        by_size(lm, c.frozen, exact) if c.train == "auto" else Trainable(c.train, c.frozen, c.lora_rank, c.lora_alpha),
+        by_size(lm, c.frozen, **on) if c.train == "auto" else Trainable(c.train, c.frozen, c.lora_rank, c.lora_alpha),
         c.action_head,
         (c.head_size, c.head_size),
         c.head_activation,
@@ -186,6 +192,13 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     names = c.action_words if "," not in c.action_words else tuple(map(str.strip, c.action_words.split(",")))
     wording = Wording(c.language, c.words, names, c.goal_label, defects & {"g4"})
     return LanguageAgent(lm, env_id, num_values, how, wording, seed)
+
+
+def hardware_of(settings: TrainRsConfig, agent: LanguageAgent) -> Hardware:
+    """Where a language model computes, by its size; UsageError as of `choose`."""
+    from bkrl.learn.hardware import LANGUAGE, choose
+
+    return choose(settings.hardware, f"small {LANGUAGE}" if agent.lm.small else LANGUAGE)
 
 
 def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, Any]]:
@@ -253,6 +266,8 @@ class GlamPPO(PPOConfig):
     ] = 0.0
     num_minibatches: NumMinibatches = 4
     ent_coef: Annotated[float, Flag("weight of the entropy bonus", least=0)] = 0.02
+    vf_coef: Annotated[float, Flag("weight of the value loss", least=0, only=(_SHARED,))] = 0.5
+    clip_vloss: Annotated[bool, Flag("clip the value loss by --clip-coef, as the policy's is", only=(_SHARED,))] = False
     target_kl: Annotated[
         float,
         Flag(
@@ -337,7 +352,6 @@ def build(settings: GlamSettings) -> Training:
     """A language model as the policy, trained by PPO."""
     from bkrl.envs import make_vec
     from bkrl.learn.critic import CriticLearner
-    from bkrl.learn.hardware import LANGUAGE, choose
     from bkrl.learn.imitation import Imitation
 
     defects = settings.defects
@@ -348,9 +362,8 @@ def build(settings: GlamSettings) -> Training:
     if settings.init_from is not None:
         _take_weights(agent, settings.init_from)
     probes = _probed(agent)
-    small, adapted = agent.lm.small, agent.settings.training.train == "lora"
-    hardware = choose(settings.hardware, f"small {LANGUAGE}" if small else LANGUAGE)
-    rate = settings.ppo.learning_rate or (1e-3 if small else 1e-4 if adapted else 1e-6)
+    hardware, adapted = hardware_of(settings, agent), agent.settings.training.train == "lora"
+    rate = settings.ppo.learning_rate or (1e-3 if agent.lm.small else 1e-4 if adapted else 1e-6)
     goes_on = settings.init_from is not None
     kl = settings.ppo.target_kl if settings.ppo.target_kl >= 0 else 0.03 if goes_on else 0.0
     settings = replace(settings, ppo=replace(settings.ppo, learning_rate=rate, target_kl=kl))
@@ -369,8 +382,7 @@ def build(settings: GlamSettings) -> Training:
         setup = Setup(make_vec(settings.env, settings.ppo.num_envs, backend=settings.backend), "text", hardware)
         if opened is None:
             learner = learner_of(settings, setup, agent, [env_reward(settings)], **more)
-            steps = settings.ppo.num_envs * settings.ppo.num_steps
-            training = Training(learner, facts_of("none", defects, learner), iteration_steps=steps)
+            training = Training(learner, facts_of("none", defects, learner), iteration_steps=settings.ppo.rollout_steps)
         else:
             streams, advised = streams_of(settings, opened), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, **more)
@@ -431,6 +443,7 @@ def build_zero_shot(settings: ZeroShotSettings) -> Training:
     from bkrl.learn.fixed import Fixed
 
     agent = language_agent(settings, settings.env, 0)
+    agent.prepare(hardware_of(settings, agent).device, compile=False)
     _probed(agent)
     facts = {**form_facts("none"), "view": "text", "mission": True, **lm_facts(agent)}
     return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)

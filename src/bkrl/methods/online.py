@@ -116,7 +116,7 @@ def build(settings: OnlineSettings) -> Training:
             learner,
             facts_of("dynamic", settings.defects, learner),
             notes=[f"Shaping with dynamic potentials; their risk: {FORMS['dynamic'].risk}."],
-            iteration_steps=settings.rollout_steps,
+            iteration_steps=settings.ppo.rollout_steps,
             opened=[stack.pop_all()],
             comparisons=comparisons,
             potential=potential,
@@ -186,7 +186,7 @@ def outlook(settings: OnlineSettings) -> Outlook:
         requests = comparisons.by_chance(settings.env, settings.ppo.num_envs)
         session = comparisons.session
         found = forecast(requests, _REPLY_TOKENS, settings.cache, session.backend.identity, session.price)
-    times = (settings.steps - 1) // max(settings.label_every, settings.rollout_steps)
+    times = (settings.steps - 1) // max(settings.label_every, settings.ppo.rollout_steps)
     expected = times * settings.label_num
     share = expected / max(1, len(requests))
     note = (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from bkrl.core.config import CONVOLUTIONAL, Mission, Network, PPOConfig, View
-from bkrl.core.flags import AppliesWhen, Flag
+from bkrl.core.config import CONVOLUTIONAL, PAID, Mission, Network, PPOConfig, View
+from bkrl.core.flags import Flag
 from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights, defect_facts, form_facts, learning
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from bkrl.learn.ppo import PPO
     from bkrl.rewards.streams import RewardStream
 
-_PAYS = AppliesWhen("an --env-coef above 0", lambda c: vars(c).get("env_coef", 1) > 0)
-
 
 @dataclass(frozen=True)
 class PPOSettings(StartingWeights, PublishedDefects):
     """Settings of ppo, and of what extends it."""
 
     reward_scale: Annotated[
-        float, Flag("the env's reward is multiplied by this (published: 10)", least=0, only=(_PAYS,))
+        float, Flag("the env's reward is multiplied by this (published: 10)", least=0, only=(PAID,))
     ] = 1.0
     network: Network = "compact"
     mission: Mission = "auto"
@@ -40,11 +38,6 @@ class PPOSettings(StartingWeights, PublishedDefects):
     ] = False
     view: View = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
-
-    @property
-    def rollout_steps(self) -> int:
-        """Env steps of an iteration."""
-        return self.ppo.num_envs * self.ppo.num_steps
 
 
 class Setup(NamedTuple):
@@ -125,7 +118,7 @@ def build(settings: PPOSettings) -> Training:
     """PPO from the env's reward alone."""
     setup = set_up(settings)
     learner = learner_of(settings, setup, policy_of(settings, setup, 1), [env_reward(settings)])
-    return Training(learner, facts_of("none", settings.defects, learner), iteration_steps=settings.rollout_steps)
+    return Training(learner, facts_of("none", settings.defects, learner), iteration_steps=settings.ppo.rollout_steps)
 
 
 register_method(Method("ppo", PPOSettings, build, "plain PPO on the env's reward", colour=0))

@@ -283,7 +283,7 @@ def shaped_training(settings: Any, learner: PPO, opened: Opened, stack: ExitStac
         learner,
         facts_of(form, settings.defects, learner) | ({"potential_reads": list(reads)} if reads else {}),
         notes=[f"Shaping with {form}; its risk: {FORMS[form].risk}."],
-        iteration_steps=settings.ppo.num_envs * settings.ppo.num_steps,
+        iteration_steps=settings.ppo.rollout_steps,
         measures=[lambda: {"shaping/advice_weight": cast(Any, agent).now}] if advised else [],
     )
     _warn(training, settings, opened)
@@ -305,7 +305,7 @@ def _warn(training: Training, settings: Any, opened: Opened) -> None:
             f"--shaping-until {settings.decay_steps:,} lies beyond --steps {settings.steps:,}: {left}; give at most "
             "--steps, or leave it out."
         )
-        if form not in ADVISED:
+        if "advice" not in form:
             training.facts["guarantee"] = f"none: {left}, and {FORMS[form].guarantee}"
     if env_spec(settings.env).env_id in {one["env"] for one in made.facts.get("chosen_on", [])}:
         training.warnings.append(
@@ -418,6 +418,10 @@ def advise(settings: Any, opened: Opened, agent: TrainableAgent) -> TrainableAge
         )
     if psi is None or (form in STARTED and (psi.empty or weight == 0.0)):
         return agent
+    if psi.vocabulary is not None and agent.wording.rewords:
+        raise UsageError(
+            f"Advice of {settings.potential} reads missions as the env words them; leave out --language and --words."
+        )
     if form in STARTED:
         started: Any = agent
         try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bkrl.agents.build import advice_network
-from bkrl.agents.networks import ActorCritic, rebuild_network
+from bkrl.agents.networks import rebuild_network
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
@@ -31,7 +31,7 @@ from bkrl.envs import env_spec
 from bkrl.potentials import advice
 from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
 from bkrl.potentials.kinds import Fitted, Kind, find
-from bkrl.potentials.preference import in_chunks, one_thread
+from bkrl.potentials.preference import asked_of, in_chunks, one_thread
 from bkrl.potentials.protocol import Artefact, Raw, Scale
 
 STATE = "state.safetensors"
@@ -50,30 +50,25 @@ class StateRaw(Raw):
 
     bounds = (-1.0, 0.0)
 
-    def __init__(self, network: ActorCritic, mean: float, spread: float) -> None:
+    def __init__(self, network: Any, mean: float, spread: float) -> None:
         self.network, self.mean, self.spread = network.eval().requires_grad_(False), mean, spread
         self.reads = Reads.of(0, network.mission is not None)
 
     @torch.no_grad()
     def __call__(self, windows: Windows) -> NDArray[np.float64]:
-        last = windows.index[:, -1]
-        shown, back = distinct_rows(last[:, None])
-        words = []
-        if self.reads.mission:  # windows are told apart by these, too
-            shown = back = np.arange(len(last))
-            words = [torch.from_numpy(self._words(windows))]
-        found = self._values(torch.from_numpy(windows.symbols[last[shown]]), *words)
+        now, asked = windows.last(0), []
+        with one_thread():
+            shown, back = distinct_rows(now.index)
+            if self.reads.mission:  # windows are told apart by these, too
+                shown = back = np.arange(len(now))
+                asked = [asked_of(self.network.mission, now)[:, 0]]
+            found = in_chunks(self._values, torch.from_numpy(now.symbols[now.index[shown, 0]]), *asked)
         return np.clip(self.mean + self.spread * found.numpy().astype(np.float64), -1.0, 0.0)[back]
 
-    def _values(self, *seen: Tensor) -> Tensor:
-        with one_thread():
-            return in_chunks(lambda *part: self.network(*part)[1].squeeze(1).float(), *seen)
-
-    def _words(self, windows: Windows) -> NDArray[Any]:
-        if windows.missions is None:
-            raise InputError("The potential reads the mission, and these windows come without one.")
-        vocabulary: Any = self.network.get_submodule("mission").vocabulary
-        return np.asarray(vocabulary.tokens(windows.missions))
+    def _values(self, views: Tensor, *asked: Tensor) -> Tensor:
+        """(B,) of views, with what missions make of them: how many missions there are has no part in the products."""
+        features = self.network.trunk(sum(asked, self.network.encoder(views)))
+        return self.network.read_out(features)[1].squeeze(1).float()  # type: ignore[no-any-return]
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
         advice.write_halves(folder / STATE, self.network)

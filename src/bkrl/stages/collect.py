@@ -144,7 +144,7 @@ def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Re
     if len(points) < config.checkpoints:
         reporter.warn(
             f"{config.steps:,} steps are too few for {config.checkpoints} recording points "
-            f"{config.ppo.num_envs * config.ppo.num_steps:,} steps apart; recording at {len(points)}."
+            f"{config.ppo.rollout_steps:,} steps apart; recording at {len(points)}."
         )
     if mission_is_hidden(config.env) and config.ext_coef > 0:
         reporter.warn(MISSION_NOT_VISIBLE.format(env=config.env, who="the explorer"))
@@ -152,7 +152,7 @@ def _say_what_is_recorded(config: CollectConfig, points: list[int], reporter: Re
 
 def recording_points(config: CollectConfig) -> list[int]:
     """The steps at which the policy is kept: from 0 to the end, evenly, at ends of rollouts; one is at the end."""
-    size = config.ppo.num_envs * config.ppo.num_steps
+    size = config.ppo.rollout_steps
     last = -(-config.steps // size)
     if config.checkpoints == 1:
         return [last * size]

@@ -52,6 +52,11 @@ class Wording:
         if isinstance(self.words, str) and self.words:
             words(self.words)
 
+    @property
+    def rewords(self) -> bool:
+        """Whether missions are told in other words than the env's."""
+        return bool(self.words) or self.language == "fr"
+
     def of(self, env_spec: EnvSpec) -> Worded:
         """This wording of what agents read in an env; UsageError where it cannot have it."""
         return Worded(env_spec, self)
@@ -109,7 +114,7 @@ class Worded:
 
     def missions(self, missions: NDArray[np.object_]) -> NDArray[np.object_]:
         """(N,) missions of the envs, in these words. An array that was given before is not read again."""
-        if not self._each and self.wording.language != "fr":
+        if not self.wording.rewords:
             return missions
         if missions is not self._missions:
             self._missions = missions

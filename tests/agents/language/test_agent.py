@@ -321,6 +321,10 @@ def test_a_large_model_gets_adapters_on_all_linear_layers_of_its_top_quarter(mon
     assert by_size(small).half
     assert by_size(small).text.endswith(" frozen layers, in bfloat16")
     assert not by_size(small, exact=True).half
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: device == "cuda")
+    assert by_size(small).half
+    assert not by_size(small, device="cpu").half
     monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: False)
     chosen = by_size(small)
     layers = small.model.config.num_hidden_layers

@@ -57,18 +57,19 @@ class Trainable:
         return what + (above if self.frozen else "") + ", in bfloat16" * self.half
 
 
-def by_size(lm: LanguageModel, frozen: int = 0, exact: bool = False) -> Trainable:
+def by_size(lm: LanguageModel, frozen: int = 0, exact: bool = False, device: str = "auto") -> Trainable:
     """All weights of a small model; of a large one adapters on all linear layers of its top quarter.
 
     Layers compute in bfloat16 where the hardware multiplies it, unless they have to be `exact`.
 
     Args:
         frozen: as in `Trainable`; 0 leaves the choice to the size.
+        device: where they compute; auto: on a GPU, if there is one.
     """
     if not lm.large:
         return Trainable("all", frozen)
     count = len(_layers(lm))
-    half = not exact and multiplies_bf16("cuda" if torch.cuda.is_available() else "cpu")
+    half = not exact and multiplies_bf16("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     return Trainable("lora", frozen or count - max(1, count // 4), alpha=ALPHA, targets=LINEAR, half=half)
 
 

@@ -44,6 +44,8 @@ class AdvisedLanguageAgent(AdvisedAgent):
 
     def reworded(self, wording: Wording, env_id: str) -> AdvisedLanguageAgent:
         """See `LanguageAgent.reworded`; UsageError where the advice is on other actions."""
+        if self.now and self.advice.vocabulary is not None and wording.rewords:
+            raise UsageError("its advice reads missions as the env words them")
         base = self.base.reworded(wording, env_id)
         if self.now and len(base.action_names) != len(self.action_names):
             raise UsageError(

@@ -105,7 +105,7 @@ def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
     memory = np.zeros((len(index), 0), np.uint8) if net.memory is None else windows.memory
     if memory is None:
         raise InputError("The potential reads the memory of episodes, and these windows come without one.")
-    asked = () if net.mission is None else (_asked(net.mission, windows),)
+    asked = () if net.mission is None else (asked_of(net.mission, windows),)
     scores = in_chunks(
         lambda part, *told: net.score(embedding(part, tokens).add_(places), *told),
         torch.from_numpy(rows),
@@ -116,7 +116,7 @@ def _scores(net: PreferenceNet, windows: Windows) -> NDArray[np.float64]:
     return scores.numpy().astype(np.float64)
 
 
-def _asked(layer: MissionLayer, windows: Windows) -> torch.Tensor:
+def asked_of(layer: MissionLayer, windows: Windows) -> torch.Tensor:
     """(B, H+1, width) what the missions make of the views of windows: of a mission and a view once."""
     if windows.missions is None:
         raise InputError("The potential reads the mission, and these windows come without one.")
