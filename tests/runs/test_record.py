@@ -129,9 +129,13 @@ def test_fresh_removes_neither_a_run_of_another_stage_nor_an_input(tmp_path):
         Run.create(data.path, stage="collect", config=Config(seed=2), fresh=True)
     Run.open(data.path, "collect")
     Run.open(inner.path, "collect")
-    inner.path.rename(data.path / "cells")  # as the trainings of a tournament, which are a part of it
+    (data.path / "cells").mkdir()
+    inner.path.rename(data.path / "cells" / "a")  # as the trainings of a tournament, which are a part of it
+    round_of_dagger = Run.create(data.path / "data" / "round-0001", stage="collect", config=Config())
+    round_of_dagger.finish([])
     assert not Run.create(data.path, stage="collect", config=Config(seed=2), fresh=True).complete
     assert not (data.path / "cells").exists()
+    assert not round_of_dagger.path.exists()
 
 
 def test_a_file_is_no_run(tmp_path):

@@ -17,6 +17,7 @@ CONFIG = "config.json"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 _HALF_CONFIG = re.compile(r"\.config\.json\..*\.tmp")
+_OWN = re.compile(r"\.$|cells(/|$)|data/round-\d+$")  # a run, and the runs that it makes below
 
 
 def locate(path: Path, stages: Sequence[str] = ()) -> Path:
@@ -156,12 +157,11 @@ def remove_contents(path: Path) -> None:
     """Remove a run except its lock. The config goes last: after a kill on the way it is still known to be a run.
 
     Raises:
-        UsageError: another run lies in it, which is no training of a tournament.
+        UsageError: another run lies in it, which is no training of a tournament and no round of DAgger.
     """
-    if others := [one for one in complete_below(path) if one != path and one.relative_to(path).parts[0] != "cells"]:
+    if others := [one for one in complete_below(path) if not _OWN.match(one.relative_to(path).as_posix())]:
         raise UsageError(f"{path} has another run in it, {others[0]}, which would be removed too; move it elsewhere.")
-    order = {MANIFEST: 0, CONFIG: 2}
-    for file in sorted(path.iterdir(), key=lambda file: order.get(file.name, 1)):
+    for file in sorted(path.iterdir(), key=lambda file: {MANIFEST: 0, CONFIG: 2}.get(file.name, 1)):
         if file.is_dir() and not file.is_symlink():
             shutil.rmtree(file)
         elif file.name != LOCK:
