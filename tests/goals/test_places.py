@@ -29,6 +29,7 @@ from bkrl.llm.store import Store
 from bkrl.text.prompts import SHIPPED
 from tests.goals.test_closed import Scripted
 from tests.llm.fault_server import QUICK
+from tests.llm.looking import waiting
 
 TASK = "Housekeep-Symbolic-Task1@control=high"
 TRAIN = "Housekeep-Symbolic-Original@scene=Pomaria_2_int,control=high"
@@ -236,7 +237,7 @@ def test_a_book_that_is_put_back_asks_again_what_failed(tmp_path, wait):
     with Store(tmp_path) as store, AskSession(backend, store, QUICK) as session:
         first = book(session)
         first.meet(*np.array(pairs).T)
-        while session.waiting:
+        while waiting(session):
             time.sleep(0.01)
         first.poll()
         assert np.isnan([first.yes[pair] for pair in pairs]).tolist() == [True, True, True, False]
@@ -244,7 +245,7 @@ def test_a_book_that_is_put_back_asks_again_what_failed(tmp_path, wait):
         say["fork"] = "Yes"
         again = book(session)
         again.restore(saved)
-        while session.waiting:
+        while waiting(session):
             time.sleep(0.01)
         again.poll()
         assert len(backend.asked) == asked + 1

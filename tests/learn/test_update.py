@@ -163,7 +163,7 @@ def test_log_probabilities_of_a_recurrent_agent_are_computed_again_as_they_were(
     envs = torch.tensor([2, 0, 3])
 
     def computed_again() -> tuple[torch.Tensor, torch.Tensor]:
-        _, look = ppo._sequences()
+        _, look, _ = ppo._sequences()
         with torch.no_grad():
             where, logits, values = look(envs)
         then = ppo.collector.logits.flatten(0, 1)[where], ppo.collector.values.flatten(0, 1)[where]
@@ -227,7 +227,7 @@ def test_what_an_agent_learns_from_is_what_it_said_when_it_acted(name: str) -> N
     for _ in range(3):
         ppo.iterate()
     ppo.collector.collect(Clock())
-    count, look = ppo._sequences() if ppo.memory else ppo._steps()
+    count, look, _ = ppo._sequences() if ppo.memory else ppo._steps()
     assert count == (8 if "recurrence" in READERS[name] else 4 if ppo.memory else 32)
     with torch.no_grad():
         steps, logits, values = look(torch.randperm(count))

@@ -39,6 +39,11 @@ class PPOSettings(StartingWeights, PublishedDefects):
     view: View = None
     ppo: PPOConfig = field(default_factory=PPOConfig)
 
+    @property
+    def rollout_steps(self) -> int:
+        """Env steps of an iteration; methods of plugins ask for them here."""
+        return self.ppo.rollout_steps
+
 
 class Setup(NamedTuple):
     """Where a policy learns.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
-from bkrl.envs import sentences
+from bkrl.envs import family, sentences
 from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS
 from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.family import EnvSpec
@@ -104,7 +104,7 @@ class Worded:
     def labels(self) -> Labels:
         """Of prompts."""
         labels, label = LABELS[self.language], self.wording.goal_label
-        labels = labels if self._family == "babyai" else replace(labels, meanings=(), idle="")
+        labels = labels if family(self._family).exact == "rooms" else replace(labels, meanings=(), idle="")
         return replace(labels, goal=GOAL_LABELS.get(label, {}).get(self.language, label)) if label else labels
 
     def texts(self, observations: NDArray[np.uint8]) -> NDArray[np.object_]:
