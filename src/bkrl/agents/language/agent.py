@@ -252,7 +252,7 @@ class LanguageAgent(TrainableAgent):
         """See `TrainableAgent`; a GPU computes many prompts at once, or as `--accumulate` says."""
         if not self.lm.large or "tokens" not in inputs or self.device.type != "cpu":
             return super().together(inputs, rows)
-        prompts = Prompts(inputs["tokens"].index_select(0, rows), inputs["lengths"].index_select(0, rows))
+        prompts = Prompts(inputs["tokens"], inputs["lengths"]).rows(rows)
         return self.scorer.together(prompts, self.settings.most_tokens // 32)
 
     def forward(self, inputs: Inputs, state: State, started: Any) -> tuple[Tensor, Tensor, State]:
