@@ -13,6 +13,9 @@ import torch
 
 from bkrl.agents import load_agent
 from bkrl.agents.build import new_agent
+from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
+from bkrl.agents.language.catalogue import open_language_model
+from bkrl.agents.language.scorer import Scoring
 from bkrl.core.config import CollectConfig, EvaluateConfig, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
@@ -195,3 +198,23 @@ def test_what_cannot_be_cloned_is_refused_in_a_sentence(shown: Path, tmp_path: P
     finally:
         broken.write_bytes(whole)
     assert not out.exists()
+
+
+def test_a_large_model_clones_from_few_tokens_at_once_what_it_clones_from_all(shown: Path, monkeypatch: Any) -> None:
+    def cloning() -> Cloning:
+        how = LanguageSettings(Scoring(normalise="token"), observations=1, most_tokens=32 * 250)
+        agent = LanguageAgent(open_language_model("tiny-t5", seed=0), ENV, 1, how)
+        parts = demonstrations(Dataset.open(shown), agent, only_successes=False, held_out=0.8, seed=1)
+        return Cloning(agent, parts, batch_size=32, learning_rate=1e-3, max_grad_norm=0.5, total_steps=64, seed=1)
+
+    whole = cloning()
+    said = whole.iterate()
+    monkeypatch.setattr("bkrl.agents.language.models.LARGE", 0)
+    parted = cloning()
+    assert len(parted.data.parted(torch.arange(32))) > 1
+    in_parts = parted.iterate()
+    names = ("bc/loss", "bc/accuracy", "bc/grad_norm", "bc/held_out_loss")
+    assert [in_parts[name] for name in names] == pytest.approx([said[name] for name in names], rel=1e-3, abs=1e-5)
+    for one, other in zip(whole.parameters, parted.parameters, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    assert whole.step == parted.step == 64

@@ -174,13 +174,11 @@ class Cloning(Learner):
         figures: list[Tensor] = []
         with doing("cloning", minibatches, "minibatches") as done:
             while len(figures) < minibatches and not self.done:
-                loss, correct, count = self._figures(self.data, self._next())
                 self.optimizer.zero_grad()
-                loss.backward()
+                said = self._learn(self._next())
                 norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
                 self.optimizer.step()
-                self.step += count
-                figures.append(torch.stack([loss.detach(), correct, norm]))
+                figures.append(torch.cat([said, norm[None]]))
                 done(len(figures))
         self.agent.schedule(self.step)
         mean = torch.stack(figures).mean(0).tolist()
@@ -197,6 +195,17 @@ class Cloning(Learner):
             "bc/epoch": self.epoch + self.place / len(self.order),
             "time/update": time.perf_counter() - began,
         }
+
+    def _learn(self, chosen: Tensor) -> Tensor:
+        """The gradient of a minibatch, added up over the parts that the agent takes at once: (2,) loss, accuracy."""
+        means = torch.zeros(2, device=self.hardware.device)
+        for part in self.data.parted(chosen):
+            loss, correct, count = self._figures(self.data, part)
+            share = len(part) / len(chosen)
+            (loss if share == 1 else loss * share).backward()
+            means += share * torch.stack([loss.detach(), correct])
+            self.step += count
+        return means
 
     def _figures(self, data: _Steps | _Episodes, chosen: Tensor) -> tuple[Tensor, Tensor, int]:
         """Mean loss of the actions of a minibatch, the share that the agent finds likeliest, their number."""
@@ -266,6 +275,10 @@ class _Samples:
         self.places, self.actions = _more(self.places, places + before), _more(self.actions, actions)
         self.units = len(self.places)
 
+    def parted(self, chosen: Tensor) -> list[Tensor]:
+        """A minibatch in the parts that are learnt from together."""
+        return [chosen]
+
 
 def _more(old: Tensor, new: NDArray[np.int64]) -> Tensor:
     return torch.cat([old, torch.from_numpy(new).to(old.device)])
@@ -295,6 +308,10 @@ class _Steps(_Samples):
     def some(self, count: int) -> Tensor:
         """At most `count` samples, evenly spaced."""
         return torch.arange(0, self.units, -(-self.units // count), device=self.actions.device)
+
+    def parted(self, chosen: Tensor) -> list[Tensor]:
+        """A minibatch in the parts that are learnt from together."""
+        return [chosen[near] for near in self.agent.together(self.inputs, self.places.index_select(0, chosen))]
 
     def look(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, A) and actions (B,) of samples."""
