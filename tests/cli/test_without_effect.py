@@ -63,6 +63,8 @@ def labels(path: Path, variant: str) -> Path:
         ("train ellm --suggester local:x --temperature 1", "has no effect here, only with --goal-ask open"),
         ("evolve d --train-shaping-coef 2", "only with a --train-shaping other than advice; leave it out"),
         ("play sample:qwen --policy p --seed 3", "--policy and --seed have no effect here, only with an env to play;"),
+        ("play Crafter-Text-EatCow --gamma 0.9", "--gamma has no effect here, only with --potential;"),
+        ("serve openenv --env Crafter-Text-EatCow --gamma 0.9", "--gamma has no effect here, only with --potential;"),
         ("play Toy-Grid --episode 3 --out p", "--episode and --out have no effect here, only with a collect run;"),
         ("sweep smoke --mem 3", "--mem has no effect here, only with --executor slurm"),
         ("sweep smoke --dry-run --report --retry-failed", "--retry-failed and --report have no effect here, only with"),

@@ -17,7 +17,8 @@ from bkrl.core.files import unshare
 
 class LineFile:
     """A file of lines, open for adding some, made if it is missing. Every method may raise OSError; callers say what
-    was lost. Hard links to it are broken before it is written (`unshare`), those of a copy that is made meanwhile, too.
+    was lost. Hard links to it are broken before it is written (`unshare`, which may raise RunFailed), those of a copy
+    that is made meanwhile, too.
     """
 
     def __init__(self, path: Path) -> None:

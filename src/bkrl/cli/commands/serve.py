@@ -50,6 +50,7 @@ def openenv(
                 asyncio.get_running_loop().add_signal_handler(number, ended.set)
             await ended.wait()
 
+    refuse(_idle_gamma(gamma, potential), or_else="")
     rows = Sessions(env, sessions, potential, gamma, seed)
     try:
         asyncio.run(run())
@@ -72,6 +73,10 @@ def mcp(
     server(root, write).run("stdio")
 
 
+def _idle_gamma(gamma: float, potential: Path | None) -> dict[str, str]:
+    return {"gamma": "--potential"} if gamma != GAMMA and potential is None else {}
+
+
 def play(
     what: Annotated[str, typer.Argument(help="an env to play, or a collect run to look at")],
     potential: Annotated[Path | None, typer.Option(help="a train-rm run whose Φ and advice are shown")] = None,
@@ -86,7 +91,7 @@ def play(
     recorded = what.startswith("sample:") or Path(what).is_dir()
     given = {"policy": policy, "gamma": gamma != GAMMA, "seed": seed != SEED, "port": port != PORT}
     useless, belongs = (given, "an env to play") if recorded else ({"episode": episode, "out": out}, "a collect run")
-    refuse({name: belongs for name, one in useless.items() if one}, or_else="")
+    refuse({name: belongs for name, one in useless.items() if one} or _idle_gamma(gamma, potential), or_else="")
     if recorded:
         from bkrl.data.dataset import Dataset
         from bkrl.report.pages.episodes import write
