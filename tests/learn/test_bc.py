@@ -218,3 +218,9 @@ def test_a_large_model_clones_from_few_tokens_at_once_what_it_clones_from_all(sh
     for one, other in zip(whole.parameters, parted.parameters, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
     assert whole.step == parted.step == 64
+
+
+def test_a_minibatch_of_all_samples_is_told(shown: Path, tmp_path: Path) -> None:
+    for size, told in ((64, 0), (10**6, 1)):
+        made = train_rs.run(settings(shown, tmp_path / str(size), steps=64, eval_every=64, batch_size=size), Reporter())
+        assert sum("an epoch is one update" in one for one in made.facts.get("warnings", ())) == told

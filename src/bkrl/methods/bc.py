@@ -170,6 +170,11 @@ def build(settings: CloningSettings) -> Training:
             f"What was done in {dataset.env_id} is cloned, and evaluated in {facts.env_id}, which may ask for "
             "something else."
         )
+    if settings.batch_size >= len(parts[0]):
+        made.warnings.append(
+            f"--batch-size {settings.batch_size:,} takes all {len(parts[0]):,} samples at once, so an epoch is one "
+            "update; a smaller one, such as 64, learns more from them."
+        )
     if "random" in dataset.explorers:
         made.warnings.append(
             f"{dataset.path} holds random play, and a clone learns to play like it ({percent(dataset.success.mean())} "
