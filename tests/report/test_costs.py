@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from bkrl.report.provenance import Chain, Link, Node, follow
 from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
 from bkrl.stages import collect, report
+from tests.report import synthetic
 from tests.report.synthetic import collect as collected
 from tests.report.synthetic import train_rs
 
@@ -53,6 +55,19 @@ def test_what_is_asked_and_played_for_a_potential_and_in_training_is_counted() -
     trained = Node("t", "train-rs", cast(Run, SimpleNamespace(facts={"usage": usage, "steps": 8})), "")
     (row,) = costs(Chain({"t": trained}))
     assert row == Cost(stage="train-rs", runs=1, steps=8, requests=30, tokens=1000, money=0.5)
+
+
+def test_a_copy_of_a_run_costs_nothing(tmp_path: Path) -> None:
+    """A study in two folders, its dataset copied: labels name one place, the potential made from them the other."""
+    copy = shutil.copytree(collected(tmp_path), tmp_path / "copy")
+    synthetic.label(tmp_path, "code")
+    potential = synthetic.train_rm(tmp_path, "code", dataset=copy)
+    chain = follow([train_rs(tmp_path, "bk-code", 1, potential=potential)])
+    assert len(chain.of("collect")) == 2
+    (row,) = [row for row in costs(chain) if row.stage == "collect"]
+    assert (row.runs, row.steps) == (1, 200_000)
+    (trained,) = training_runs(chain, chain.of("train-rs"))[0]
+    assert trained.collect_steps == 200_000
 
 
 def test_what_an_explorer_played_that_does_not_learn_is_counted_once_however_it_was_copied(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bkrl.report.groups import Trained
 from bkrl.report.model import Cost, Time
-from bkrl.report.provenance import STAGES, Chain, Node
+from bkrl.report.provenance import STAGES, Chain, Node, paid_once
 from bkrl.stats.curves import Series, series_of
 
 _LOOPS = ("collect", "train-rs")
@@ -20,7 +20,7 @@ _STEPPED = (*_LOOPS, "label", "train-rm")
 def _at_work(chain: Chain) -> Iterator[tuple[str, list[Node]]]:
     """The stages that have runs, with them; reports cost nothing."""
     for stage in STAGES:
-        nodes = [node for node in chain.of(stage) if node.run is not None and not _repeats(chain, node)]
+        nodes = paid_once(node for node in chain.of(stage) if node.run is not None and not _repeats(chain, node))
         if nodes and stage != "report":
             yield stage, nodes
 

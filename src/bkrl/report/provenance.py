@@ -3,7 +3,7 @@
 Nothing here raises for a run that is missing or damaged: a broken chain is a finding, and the report says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,11 @@ class Chain:
                     found[link.found] = self.nodes[link.found]
                     queue.append(self.nodes[link.found])
         return list(found.values())
+
+
+def paid_once(nodes: Iterable[Node]) -> list[Node]:
+    """Of runs of which some are copies (their manifests are the same bytes), each once: nobody paid for a copy."""
+    return list({node.sha256 or node.key: node for node in nodes}.values())
 
 
 def runs_below(folder: Path, stages: Sequence[str]) -> list[Path]:

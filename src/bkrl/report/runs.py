@@ -18,7 +18,7 @@ from bkrl.methods.shaped import ADVISED
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
 from bkrl.report.groups import NO_EFFECT, SUCCESS, Trained
-from bkrl.report.provenance import Chain, Node
+from bkrl.report.provenance import Chain, Node, paid_once
 from bkrl.rewards.shaping import FORMS
 from bkrl.stats.curves import series_of
 from bkrl.verbs import VERBS
@@ -93,7 +93,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         series=series,
         control=_control(ancestors, answers),
         annotator=" + ".join(dict.fromkeys(map(annotator_of, answers))),
-        collect_steps=sum(a.steps for a in ancestors if a.stage in _COUNTED),
+        collect_steps=sum(a.steps for a in paid_once(ancestors) if a.stage in _COUNTED),
         dataset=_hash(made, "dataset") or _hash(node, "data"),
         potential=_hash(node, "potential") or _hash(node, "data"),
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),
