@@ -173,7 +173,7 @@ def build(settings: CloningSettings) -> Training:
     if settings.batch_size >= len(parts[0]):
         made.warnings.append(
             f"--batch-size {settings.batch_size:,} takes all {len(parts[0]):,} samples at once, so an epoch is one "
-            "update; a smaller one, such as 64, learns more from them."
+            "update; a smaller one makes more of them."
         )
     if "random" in dataset.explorers:
         made.warnings.append(

@@ -95,8 +95,11 @@ class Chain:
 
 
 def paid_once(nodes: Iterable[Node]) -> list[Node]:
-    """Of runs of which some are copies (their manifests are the same bytes), each once: nobody paid for a copy."""
-    return list({node.sha256 or node.key: node for node in nodes}.values())
+    """Of copies of a run, whose manifests are the same bytes, the first: nobody paid for the others."""
+    first: dict[str, Node] = {}
+    for node in nodes:
+        first.setdefault(node.sha256 or node.key, node)
+    return list(first.values())
 
 
 def runs_below(folder: Path, stages: Sequence[str]) -> list[Path]:
