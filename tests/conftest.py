@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -26,6 +27,10 @@ settings.register_profile("slow", settings.get_profile("fast"), max_examples=500
 settings.load_profile("fast")
 compute_here()
 
+# What a test writes need not outlive a power cut, and waiting for the disk was a tenth of the time. Whether bkrl waits
+# is tested with an fsync that takes notes; commands in processes of their own wait as ever.
+os.fsync = lambda descriptor: None
+
 # A job that a script starts in the background ignores Ctrl-C, and one of nohup's a terminal that is closed; so would
 # every process that a test wants to stop.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -36,6 +41,13 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 def pytest_xdist_auto_num_workers() -> int:
     """Two workers more than cores: tests wait for other processes, and leave theirs to the others meanwhile."""
     return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 2
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays to the end, so the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(params=["cpu", "cuda"])

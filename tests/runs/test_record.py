@@ -468,6 +468,25 @@ def test_files_are_written_under_the_umask_without_touching_it(tmp_path, monkeyp
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_afterwards(tmp_path, monkeypatch):
+    """Else a power cut leaves an empty file where a whole one stood."""
+    done, replace = [], Path.replace
+
+    def note(descriptor):
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def rename(source, target):
+        done.append("renamed")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "replace", rename)
+    atomic_write(tmp_path / "x", "1")
+    written, renamed, folder = done
+    assert written.name.startswith(".x.")
+    assert (renamed, folder) == ("renamed", tmp_path)
+
+
 def test_a_folder_that_cannot_be_synced_takes_files_all_the_same(tmp_path, monkeypatch):
     sync = os.fsync
 
