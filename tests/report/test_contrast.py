@@ -20,6 +20,7 @@ from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
 from bkrl.stats.curves import Series
+from bkrl.stats.variance import compare_over_datasets
 from tests.report.synthetic import KEY, RED, collect, label, train_rm, train_rs
 
 
@@ -86,6 +87,28 @@ def test_means_over_few_datasets_are_called_means_and_have_no_made_up_interval(t
     assert table(one, 0.8)[1][3][3] == "1.00 (no interval)"
     assert any(note.startswith("What stands under B is an interquartile mean (") for note in one.notes)
     assert [values(found, problems)["envs"][0][side]["centre"] for side in "ab"] == ["mean", "interquartile mean"]
+
+
+def test_over_datasets_success_at_the_end_has_an_interval_for_another_dataset() -> None:
+    """Its runs were resampled as if those on one dataset had nothing in common: the interval was far too short."""
+    rates = {"d1": (0.30, 0.34), "d2": (0.50, 0.52), "d3": (0.71, 0.75), "": (0.5, 0.51, 0.49, 0.52)}
+    runs = [
+        Trained(
+            key=f"{dataset}-{seed}", env=RED, alg="bk-code" if dataset else "ppo", seed=seed, settings={},
+            series={"eval/success_rate": (np.array([0.0, 1e5]), np.array([0.0, rate]))}, dataset=dataset,
+            potential=f"p{dataset}" if dataset else "", form="pbrs" if dataset else "none",
+        )
+        for dataset, found in rates.items()
+        for seed, rate in enumerate(found)
+    ]  # fmt: skip
+    ours, theirs = (Group(RED, alg, alg, "none", tuple(r for r in runs if r.alg == alg)) for alg in ("bk-code", "ppo"))
+    final = _contrast(RED, ours, theirs, 0.8).final
+    a, b = (np.array([run.series["eval/success_rate"][1][-1] for run in group.runs]) for group in (ours, theirs))
+    expected = compare_over_datasets(a, b, (ours.origins, theirs.origins))
+    assert expected is not None
+    assert (final.n, final.method) == (3, "t")
+    assert final == expected.difference
+    assert final.low < -0.3
 
 
 def test_two_runs_have_no_interval(folder: Path):

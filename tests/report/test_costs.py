@@ -98,6 +98,27 @@ def test_policies_that_explored_or_are_begun_with_are_charged_and_clones_by_thei
     assert [row.steps for row in costs(chain)] == [explored, 2 * 1_000_000]
 
 
+def test_a_policys_file_and_a_dataset_that_came_back_are_charged_as_their_runs_are(tmp_path: Path) -> None:
+    """A policy's file was followed nowhere, and nobody paid for a dataset that had been to Minari and back."""
+    before = train_rs(tmp_path, "ppo", 1, name="before")
+    stray = tmp_path / "stray" / "policy.json"
+    stray.parent.mkdir()
+    shutil.copy(before / "policy.json", stray)
+    begun = [
+        train_rs(tmp_path, "ppo", 1, init_from=file, name=f"begun-{i}")
+        for i, file in enumerate((before, before / "policy.json", stray))
+    ]
+    chain = follow(begun)
+    runs, _ = training_runs(chain, [chain.nodes[run.as_posix()] for run in begun])
+    assert [run.collect_steps for run in runs] == [1_000_000, 1_000_000, 0]
+    assert chain.problems == []
+    facts = [{"recorded_steps": 40}, {"recorded_steps": 40, "explorer_steps": 900}]
+    back = [
+        Node("a", "collect", cast(Run, SimpleNamespace(facts={"imported": "minari:x", **one})), "") for one in facts
+    ]
+    assert [node.steps for node in back] == [40, 900]
+
+
 def test_a_page_has_the_money_of_training_too(tmp_path: Path) -> None:
     usage = {"requests": 30, "prompt_tokens": 900, "completion_tokens": 100, "cost_usd": 12.34}
     run = train_rs(tmp_path, "ppo", 1, 4e5, facts={"usage": usage})

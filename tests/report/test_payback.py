@@ -81,6 +81,23 @@ def test_a_report_says_it_in_table_sentence_and_picture(tmp_path: Path):
     assert tuned.facts["identity"] != result.facts["identity"]
 
 
+def test_tuning_is_charged_where_there_is_no_dataset(tmp_path: Path):
+    """A method that learns its potential as it plays was tuned for nothing, whatever --tuning-steps said."""
+    runs = [train_rs(tmp_path, "ppo", seed, half=500_000) for seed in range(1, 4)]
+    runs += [train_rs(tmp_path, "bk-online", seed, half=250_000) for seed in range(1, 4)]
+    found = {}
+    for tuned in (0, 300_000):
+        asked = ReportConfig(runs=tuple(runs), out=tmp_path / f"report-{tuned}", tuning_steps=tuned)
+        with unpictured():
+            result = report.run(asked, Reporter())
+        (section,) = json.loads(result.file("results.json").read_text())["envs"]
+        (found[tuned],) = (row for row in section["rows"] if row["alg"] == "bk-online")
+    assert found[0]["payback"] is None
+    assert found[300_000]["payback"]["spent"] == 300_000
+    assert found[300_000]["with_collection"] is None
+    assert f"{Payback(**found[300_000]['payback'])}<small>tasks" in result.file("report.html").read_text()
+
+
 def test_a_study_says_what_tuning_cost(tmp_path: Path):
     section = {"name": "w", "algs": ["ppo"], "seeds": [1], "train_rs": {"env": RED}}
     assert plan({"tuning_steps": 7, "world": [section]}, tmp_path).report.config.tuning_steps == 7

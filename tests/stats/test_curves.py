@@ -57,6 +57,10 @@ def test_a_missing_evaluation_is_bridged():
     assert values[0, np.searchsorted(grid, 20)] == 1
 
 
+def test_a_curve_that_begins_after_the_horizon_counts_with_its_first_value():
+    assert curves.final_and_average(*curve([100, 200], [0.25, 1.0]), horizon=50) == (0.25, 0.25)
+
+
 def test_bands_by_number_of_seeds():
     one = curves.band("a", [curve([0, 1], [0, 1])], rng())
     assert (one.n, one.method) == (1, "none")

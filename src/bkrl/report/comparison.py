@@ -168,9 +168,9 @@ def _costed(row: ResultRow, found: Difference, base: ResultRow, tuned: int) -> R
     """
     row = replace(row, verdict=found.verdict.words, **vars(found))
     collected = np.mean([run.collect_steps for run in row.group.runs])
-    if row.ratio is None or collected <= 0:
+    if row.ratio is None or (collected <= 0 and not (tuned and row.group.is_method)):
         return row
-    whole = float((row.steps + collected) / base.steps)
+    whole = float((row.steps + collected) / base.steps) if collected > 0 else None
     payback = Payback.of(round(float(collected)) + tuned, row.ratio, base.steps) if row.group.is_method else None
     return replace(row, with_collection=whole, payback=payback)
 
@@ -205,7 +205,7 @@ def _row(group: Group, horizon: float, threshold: float) -> ResultRow:
         steps_interval=steps.restricted,
         verdict="",
         with_collection=None,
-        collected=group.runs[0].collect_steps or None,
+        collected=round(float(np.mean([run.collect_steps for run in group.runs]))) or None,
         split=None if split is None else replace(split, label=group.name, over_draws=split.over_draws.clipped()),
         grid=steps.grid,
         group=group,

@@ -18,6 +18,7 @@ from bkrl.report.runs import training_runs
 from bkrl.runs.folder import no_run
 from bkrl.runs.record import Run
 from bkrl.stats import intervals as st
+from bkrl.stats.variance import compare_over_datasets, several
 from bkrl.stats.verdicts import too_few_pairs
 
 TRAINED = ("train-rs",)
@@ -208,6 +209,9 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     finals, scores = zip(*(final_and_average(group, both.horizon) for group in (a, b)), strict=True)
     found = difference(a, b, both.horizon, threshold)
     average = found.p.difference if found.p else st.mean_difference(scores[0], scores[1], rng)
+    origins = (a.origins, b.origins)  # runs on one dataset say little of another
+    end = compare_over_datasets(finals[0], finals[1], origins) if several(*origins) else None
+    final = end.difference if end else st.mean_difference(finals[0], finals[1], rng)
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]
@@ -221,6 +225,5 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     notes += filter(None, (st.few_seeds_warning(min(len(a.runs), len(b.runs))), too_few_pairs([found.p])))
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
     return Contrast(
-        env, both.horizon, both.rows[0], both.rows[1], found, st.mean_difference(finals[0], finals[1], rng), average,
-        settings, tuple(notes),
+        env, both.horizon, both.rows[0], both.rows[1], found, final, average, settings, tuple(notes),
     )  # fmt: skip

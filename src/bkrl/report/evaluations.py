@@ -64,9 +64,10 @@ def _scores(node: Node) -> Iterator[tuple[str, Mapping[str, Any]]]:
         means = {name: scores.get(name, {}).get("mean") for name in ("return", "length")}
         about = {"env": env, "mode": mode, "episodes": node.facts.get("episodes")}
         yield env, {**about, **rate, **means, "success": rate.get("mean")}
-    conditions = node.facts.get("conditions", [])
+    conditions, measure = node.facts.get("conditions", []), node.facts.get("measure", "success")
+    said = "" if measure == "success" else f" ({measure}, not success)"
     for one in conditions if isinstance(conditions, list) else ():
-        yield f"{one['env']}: {one['condition']}", one
+        yield f"{one['env']}: {one['condition']}{said}", one
 
 
 def evaluated(played: Sequence[Played]) -> list[Evaluated]:

@@ -248,11 +248,10 @@ def _ratio_sentence(ratio: StepsRatio, other: str) -> str:
 
 
 def _collected(row: ResultRow) -> str:
-    if row.ratio is None or row.with_collection is None:
+    if row.ratio is None or row.with_collection is None or row.collected is None:
         return ""
-    steps = row.group.runs[0].collect_steps
     return (
-        f" Counting the {step_label(steps)} steps that were taken beforehand, for this one task, it is "
+        f" Counting the {step_label(row.collected)} steps that were taken beforehand, for this one task, it is "
         f"{bounded(row.with_collection, row.ratio.bound)} of PPO’s steps"
         + (f"; tasks after which they are paid back: {row.payback}." if row.payback else ".")
     )

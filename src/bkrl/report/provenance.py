@@ -20,7 +20,7 @@ STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
 @dataclass(frozen=True)
 class Link:
     """An input as a manifest names it. `found`: where that run lies now; None when it is gone or not the same any more,
-    and for a file, which has no past.
+    and for a file that no run made, which has no past.
     """
 
     name: str
@@ -63,6 +63,8 @@ class Node:
         """
         if self.facts.get("alg") == "bc" or self.facts.get("learns") is False:
             return 0
+        if "imported" in self.facts:  # its own past is in no chain
+            return int(self.facts.get("explorer_steps", self.facts["recorded_steps"]))
         played = "recorded_steps" in self.facts and "explorer" in self.config
         return int(self.facts.get("steps", self.facts["recorded_steps"] if played else 0))
 
@@ -207,5 +209,15 @@ def _link(path: Path, run: Run, name: str, input: Mapping[str, Any]) -> Link:
     elif hash_at(place, input) != digest:
         problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
     else:
-        return Link(name, recorded, digest, None if is_file else place.as_posix(), "")
+        home = place.parent if is_file and _made(place, digest) else place
+        return Link(name, recorded, digest, None if is_file and home is place else home.as_posix(), "")
     return Link(name, recorded, digest, None, problem)
+
+
+def _made(file: Path, digest: str) -> bool:
+    """Whether a file, as the weights of a policy, is an output of the run in whose folder it lies."""
+    try:
+        outputs = read_json(file.parent / "manifest.json")["outputs"]
+    except (InputError, KeyError):
+        return False
+    return bool(outputs.get(file.name, {}).get("sha256") == digest)

@@ -47,6 +47,9 @@ def training_runs(
             what = "no evaluation" if measure == "success_rate" else f"no {measure} of an evaluation"
             problems.append(f"{node.key} holds {what} and is left out of every number on this page.")
             continue
+        if not np.isfinite(series[key][1][-1]) or series[key][0][-1] < series.get(SUCCESS, series[key])[0][-1]:
+            problems.append(f"{node.key} has no {measure} in its last evaluation and is left out of every number here.")
+            continue
         low, high = np.nanmin(series[key][1]), np.nanmax(series[key][1])
         if measure != "success_rate" and (low < 0 or high > 1):
             raise UsageError(f"--measure takes a share, and {measure} of {node.key} goes from {low:g} to {high:g}.")

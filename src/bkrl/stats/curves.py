@@ -90,9 +90,10 @@ def band(label: str, curves: Sequence[Series], rng: np.random.Generator, *, repe
 def final_and_average(steps: np.ndarray, values: np.ndarray, horizon: float) -> tuple[float, float]:
     """A curve at its end, and on average over the first `horizon` steps (the area under it divided by its width).
 
-    The end is the mean over evaluations in the last `FINAL_SHARE` of those steps, or the last one before them.
+    The end is the mean over evaluations in the last `FINAL_SHARE` of those steps, or the last one before them; of a
+    curve that begins later its first.
     """
-    inside = steps <= horizon
+    inside = steps <= max(horizon, steps[0])
     s, v = steps[inside], values[inside]
     final = float(v[s >= min(horizon - FINAL_SHARE * horizon, s[-1])].mean())
     if s[-1] < horizon < steps[-1]:  # evaluations on both sides: the curve is cut between them

@@ -31,7 +31,7 @@ class Section:
 
     @property
     def collected(self) -> bool:
-        return any(row.with_collection is not None for row in self.results.rows)
+        return any(row.with_collection is not None or row.payback for row in self.results.rows)
 
 
 def report_page(

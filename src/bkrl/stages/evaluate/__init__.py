@@ -176,6 +176,7 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
         policy=config.policy,
         episodes=config.episodes,
         conditions=own,
+        measure=conditions.measure,
         table=shown,
     )
     return result
