@@ -69,6 +69,19 @@ def test_a_program_of_what_the_task_needs_has_no_failure(data: Dataset) -> None:
     assert good["plan"]["superfluous"] == []
 
 
+def test_a_subgoal_that_ends_the_episode_is_part_of_the_plan(tmp_path: Path) -> None:
+    """It is first counted in the last row, which was left out: Φ rose at it in no report, whatever Φ was."""
+    env = "MiniGrid-KeyCorridorS3R1-v0"
+    collect(CollectConfig(env=env, explorer="random", episodes=150, out=tmp_path / "data"), Reporter())
+    data = Dataset.open(tmp_path / "data")
+    plan = looked_for(Counts(data, -1.0, balls_picked_up=1.0), data)["plan"]
+    assert plan is not None
+    assert "balls_picked_up" in plan["needed"]
+    assert plan["covered"] == ["balls_picked_up"]
+    down = looked_for(Counts(data, 0.0, balls_picked_up=-1.0), data)["found"]
+    assert "'pick up a ball' is reached, which the task needs" in down["misread"]
+
+
 def test_each_failure_by_itself(data: Dataset) -> None:
     full = looked_for(Counts(data, -1.0, cells_visited=0.95), data)["found"]
     assert full["flooding"].startswith("Φ lies above -0.1 in 9")

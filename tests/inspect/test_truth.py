@@ -134,6 +134,9 @@ def test_what_is_learnt_is_scored_apart_from_its_labels(data, tmp_path):
         assert truth.learnt(potential, run, data)["rate"] == pytest.approx(right)
     made = train_rm.run(train_rm.TrainRmConfig(run.path, out=tmp_path / "rm"), Reporter())
     assert 0.5 < made.facts["exact_accuracy"]["low"] < made.facts["exact_accuracy"]["rate"] < 1.0
+    silent = train_rm.run(train_rm.TrainRmConfig(run.path, out=tmp_path / "same", control="constant"), Reporter())
+    # Φ = 0 was scored, which is chance, so `--trust auto` switched the control off and left the method on
+    assert silent.facts["exact_accuracy"]["rate"] == pytest.approx(made.facts["exact_accuracy"]["rate"], abs=0.02)
     plain, _ = labelled(data, tmp_path / "plain", "pref", "rules", num=60)
     assert truth.learnt(Known(1.0), plain, data) is None
     assert "truth.parquet" not in Run.open(plain.path, "label").manifest["outputs"]

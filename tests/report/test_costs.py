@@ -112,10 +112,8 @@ def test_a_policys_file_and_a_dataset_that_came_back_are_charged_as_their_runs_a
     runs, _ = training_runs(chain, [chain.nodes[run.as_posix()] for run in begun])
     assert [run.collect_steps for run in runs] == [1_000_000, 1_000_000, 0]
     assert chain.problems == []
-    facts = [{"recorded_steps": 40}, {"recorded_steps": 40, "explorer_steps": 900}]
-    back = [
-        Node("a", "collect", cast(Run, SimpleNamespace(facts={"imported": "minari:x", **one})), "") for one in facts
-    ]
+    facts = [{"imported": "minari:x", "recorded_steps": 40, **known} for known in ({}, {"explorer_steps": 900})]
+    back = [Node("a", "collect", cast(Run, SimpleNamespace(facts=one)), "") for one in facts]
     assert [node.steps for node in back] == [40, 900]
 
 

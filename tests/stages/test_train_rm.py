@@ -28,7 +28,7 @@ from bkrl.inspect.report import REPORT
 from bkrl.labelers.agreement import share
 from bkrl.labelers.config import LabelConfig
 from bkrl.llm.rules.proposals import WEIGHT
-from bkrl.potentials import advice, load_potential, read_potential
+from bkrl.potentials import advice, build, controls, load_potential, read_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.kinds import Shuffle, permuted
 from bkrl.runs.record import Run, sealed
@@ -207,6 +207,20 @@ def test_constant_advice_says_in_every_state_what_the_potential_says_on_average(
     assert list(told) == list(dataset.action_names)
     np.testing.assert_allclose(list(told.values()), (mean - mean.max()).numpy(), atol=1e-3)
     assert any(line.startswith("In every state the same: ") for line in said.lines)
+
+
+def test_constant_advice_is_of_the_dataset_whatever_it_was_fitted_to(data):
+    """A program's advice is fitted to situations that need not be possible, told advice to one of each kind."""
+    dataset = Dataset.open(data)
+    record = advice.Record.of(dataset, np.arange(40), False)
+    wanted = np.random.default_rng(0).normal(size=(40, len(dataset.action_names)))
+    fitted = controls.zero(dataset, 1)(1, Reporter())
+    psi, _ = build.learn_advice(fitted, 1, Reporter(), told=(record, wanted))
+    _, facts = build.learn_advice(fitted, 1, Reporter(), told=(record, wanted), same_everywhere=True)
+    mean, few = (psi(torch.from_numpy(views)).mean(0) for views in (dataset.observations, record.observations))
+    told = list(facts["in_every_state"].values())
+    np.testing.assert_allclose(told, (mean - mean.max()).numpy(), atol=1e-2)
+    assert abs((few - few.max()).numpy() - told).max() > 0.05
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,29 @@ def test_a_program_without_advice_is_not_trained_with(tmp_path, settings, monkey
     assert [path.parent.name for path in tmp_path.glob("run/cells/*/task*")] == ["without"] * 2  # the run and its log
 
 
+def test_a_round_after_one_that_trained_nothing_asks_anew(tmp_path, settings, monkeypatch):
+    """Its prompts are the same, so the store gave the replies of the round before, and all rounds were one."""
+    samples = []
+    flat = f"{HEAD}    return np.zeros(len(observations)) + 0.001 * %d\n"
+
+    class Writer:
+        name, identity = "writer", {"kind": "writer", "version": "1"}
+
+        async def complete(self, request: Request) -> Reply:
+            samples.append(request.sample)
+            return Reply(f"```python\n{flat % len(samples)}```", model="writer")
+
+        def facts(self) -> dict[str, str]:
+            return self.identity
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setitem(_backends, "writer", lambda name, config: Writer())
+    with pytest.raises(RunFailed, match="Not one of 6 programs could be trained with"):
+        evolve.run(settings(tmp_path / "run", llm="writer", rounds=3, tasks=ENV), Reporter())
+    assert sorted(samples) == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.slow
 def test_programs_without_advice_are_not_trained_with(tmp_path, settings):
     changes = {"dataset": Path("sample:data-minigrid"), "rounds": 1, "tasks": ENV, "proposals": 3, "trained": 3}

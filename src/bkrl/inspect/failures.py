@@ -88,7 +88,7 @@ def _plan(
     for field, (name, goal) in enumerate(zip(named.names, named.goals, strict=True)):
         rises = []
         for episode, phi in courses.items():
-            at = int((memory[dataset.first_row[episode] : ends[episode], field] > 0).argmax())  # 0: never
+            at = int((memory[dataset.first_row[episode] : ends[episode] + 1, field] > 0).argmax())  # 0: never
             rises += [phi[at] - phi[at - 1]] if at else []
         change = t_interval(np.array(rises)) if len(rises) >= LEAST else None
         raised = change is not None and change.low > 0

@@ -45,7 +45,7 @@ from bkrl.llm.choose import ClosedQuestion
 from bkrl.llm.controls import ExactBackend
 from bkrl.llm.protocol import Message
 from bkrl.llm.session import AskSession
-from bkrl.potentials.protocol import Potential
+from bkrl.potentials.protocol import Potential, Raw
 from bkrl.runs.record import Run
 from bkrl.stats.ranks import area_with_interval, rank_correlation_with_interval
 
@@ -357,7 +357,7 @@ def _of_program(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
     return facts, rows[end_to_end(len(rows), 2000)]
 
 
-def learnt(potential: Potential, labels: Run, dataset: Dataset) -> dict[str, Any] | None:
+def learnt(potential: Potential | Raw, labels: Run, dataset: Dataset) -> dict[str, Any] | None:
     """How often Φ orders two moments as exact values do, ties counted half, with an interval of as many trials as there
     are moments; of preferences those of episodes that nothing was fitted on. None where the labels carry no values.
     """
@@ -369,7 +369,7 @@ def learnt(potential: Potential, labels: Run, dataset: Dataset) -> dict[str, Any
     if not kept.any():
         return share(0, 0)
     rows = (dataset.first_row[episodes] + steps)[kept]
-    phi = potential(dataset.windows(rows, potential.reads.horizon)).astype(np.float64)
+    phi = potential(dataset.windows(rows, potential.reads.horizon).numbered()).astype(np.float64)
     apart = np.subtract.outer(values[kept], values[kept])
     right = 0.5 + 0.5 * np.sign(np.subtract.outer(phi, phi)) * np.sign(apart)
     decided = np.abs(apart) > _SURE

@@ -1,5 +1,6 @@
 """Proposals of programs: several at a time, each told what came of the best one so far."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +46,7 @@ class Proposer:
         self.plan, self.session, self.record = plan, session, AnswerRecord()
         self.validation: Validation = validation_set(plan.dataset, LENGTH["code"], plan.seed)
         self.opening = opening_of(plan, self.validation)
+        self._held: Counter[tuple[Message, ...]] = Counter()
 
     def requests(self) -> list[Request]:
         """What `plan.num` rounds ask at most, where each program passes its check."""
@@ -64,9 +66,11 @@ class Proposer:
 
         async def hold(number: int) -> list[Candidate]:
             messages = self._asked(number, best)
+            before = self._held[messages]  # after a round that trained nothing new: the same prompt, other answers
+            self._held[messages] += self.plan.votes
             candidates: list[Candidate] = []
             for _ in range(FAILURES):
-                candidate, said = await writer.ask(messages, number, round_number, known)
+                candidate, said = await writer.ask(messages, number, round_number, known, before)
                 candidates.append(candidate)
                 if not candidate.checked.error or candidate.exchange.answer is None:
                     break

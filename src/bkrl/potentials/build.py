@@ -77,7 +77,8 @@ def learn_advice(
     )
     if not same_everywhere:
         return psi, fit.facts()
-    psi, fit, of_each = advice.constant(psi, fit, record)
+    rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))  # not what it was fitted to, which may be no part of it
+    psi, fit, of_each = advice.constant(psi, fit, advice.Record.of(dataset, rows, record.missions is not None))
     mean = {name: round(one, 3) for name, one in zip(facts.action_names, of_each, strict=True)}
     reporter.say(f"In every state the same: {', '.join(f'{name} {one:.2f}' for name, one in mean.items())}.")
     return psi, {**fit.facts(), "in_every_state": mean}

@@ -64,7 +64,7 @@ def write_potential(
         mission: whether it reads `windows.missions`.
 
     Raises:
-        UsageError: the kind is not registered, or `out` holds another run.
+        UsageError: the kind is not registered, a setting is called `advice`, or `out` holds another run.
         InputError: `load` refuses the settings.
     """
     if kind not in kinds():
@@ -72,6 +72,8 @@ def write_potential(
     lo, hi = scale
     if not lo < hi:
         raise UsageError(f"The scale of a potential is (lo, hi) with lo below hi, not {scale}.")
+    if "advice" in (settings or {}):
+        raise UsageError("bkrl keeps a setting 'advice' of every potential itself; give yours another name.")
     card = env_spec(env)
     recipe = _Recipe(kind, env, horizon, (float(lo), float(hi)), dict(settings or {}), mission)
     run = Run.create(Path(out), stage="train-rm", config=recipe)

@@ -89,7 +89,9 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     same = control == "constant"
     psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps, told=told)
     advice |= answers
-    if same:
+    exact = None
+    if same:  # what advice that is the same everywhere was made of is scored, not Φ = 0
+        exact = learnt(fitted.raw, labels, dataset)
         fitted = controls.silenced(fitted)
     if config.part != "whole":
         fitted = part_of(fitted, config.part, seed, reporter)
@@ -111,7 +113,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     artefact = potential.artefact
     training = {**fitted.facts, "advice": advice}
     found = examine(potential, dataset, phi, training, seed, config.run_dir)
-    exact = learnt(potential, labels, dataset)
+    exact = exact if same else learnt(potential, labels, dataset)
     potential.close()
     files = found.write(result.path)
     found.tell(reporter)
