@@ -265,6 +265,25 @@ def test_a_level_without_an_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(envs, ReferenceVectorEnv)
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_the_step_that_begins_an_episode_tells_of_that_episode(backend: str) -> None:
+    """With NextStep, the default, it told of the one before: another kind of mission, and a success counted twice."""
+    envs = gym.make_vec("bkrl/BabyAI-MixedTrainLocal-v0", 6, max_episode_steps=3, backend=backend)
+    envs.reset(seed=0)
+    kinds, said = zip(
+        *((envs.step(np.zeros(6, int))[4]["task_kind"].tolist(), envs.unwrapped.missions().tolist()) for _ in range(9)),
+        strict=True,
+    )
+    assert said[2] != said[3] == said[4] == said[6]
+    assert kinds[2] != kinds[3] == kinds[4] == kinds[6]
+    typed = gym.make_vec("bkrl/Crafter-Typed-Full", 16, max_episode_steps=4, backend=backend)
+    typed.reset(seed=0)
+    rng = np.random.default_rng(0)
+    steps = [typed.step(rng.integers(0, typed.single_action_space.n, 16)) for _ in range(5)]
+    assert steps[3][3].all()
+    assert not any(np.any(steps[4][4][name]) for name in ("action_success", "eval_success"))
+
+
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_id_passes_gymnasiums_checker(env_id: str) -> None:
     if env_id.startswith("bkrl/MiniGrid-WFC-"):

@@ -21,9 +21,12 @@ from tests.report import synthetic
 
 DOORS, CORRIDOR = "MiniGrid-DoorKey-6x6-v0", "MiniGrid-KeyCorridorS3R3-v0"
 
+CODE = f'algs = ["bk-code"]\ncollect = {{ env = "{DOORS}" }}\n'
+
 
 def document(held: str = "first", env: str = DOORS, seeds: str = "[101]", more: str = "") -> dict:
-    section = f'name = "w"\nalgs = ["ppo"]\nseeds = {seeds}\ntrain_rs = {{ env = "{env}" }}\n{more}'
+    algs = "" if "algs" in more else 'algs = ["ppo"]\n'
+    section = f'name = "w"\n{algs}seeds = {seeds}\ntrain_rs = {{ env = "{env}" }}\n{more}'
     return tomllib.loads(f'set = "{held}"\n[[world]]\n{section}')
 
 
@@ -45,8 +48,11 @@ def test_a_run_belongs_to_a_set_by_task_and_seed():
 def test_a_study_within_its_set_is_planned(tmp_path: Path):
     assert plan(document(), tmp_path).training
     assert plan(document("second", CORRIDOR, "[1, 5]"), tmp_path).training
-    explored = f'collect_seeds = [101]\ncollect = {{ env = "{DOORS}" }}'
-    assert plan(document(more=explored), tmp_path).preparation
+    for explored in (
+        f'collect_seeds = [101]\ncollect = {{ env = "{DOORS}" }}',
+        f'collect = {{ env = "{DOORS}", seed = 101 }}',
+    ):
+        assert plan(document(more=explored), tmp_path).preparation
 
 
 @pytest.mark.parametrize(
@@ -65,6 +71,14 @@ def test_a_study_within_its_set_is_planned(tmp_path: Path):
             "no annotator, program or potential",
         ),
         ({"more": "label_seeds = [1]"}, "label of w has the seed 1"),
+        (  # seeds that a table of settings names were not looked at
+            {"held": "second", "env": CORRIDOR, "seeds": "[1]", "more": f'collect = {{ env = "{DOORS}", seed = 101 }}'},
+            "collect of w has the seed 101",
+        ),
+        (
+            {"held": "second", "env": CORRIDOR, "seeds": "[1]", "more": f"{CODE}label = {{ seed = 102 }}"},
+            "label of w has the seed 102",
+        ),
         ({"held": "third"}, "set"),
     ],
 )

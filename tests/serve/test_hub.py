@@ -220,7 +220,7 @@ def test_a_damaged_or_hostile_repository_leaves_nothing(hub, data, tmp_path, cap
     *progress, said = capsys.readouterr().err.splitlines()
     assert why in said
     assert [line.partition(" ")[0] for line in progress] in ([], ["pull:"])
-    assert not [*place.iterdir()]
+    assert not place.exists()
     assert not (tmp_path / "evil").exists()
 
 
@@ -243,7 +243,9 @@ def test_what_cannot_work_is_one_sentence(hub, data, tmp_path, monkeypatch):
         pull("me/data", data)
     for name in ("data", "a/b/c", "../x", "me/" + "x" * 200):
         with pytest.raises(UsageError, match="names no repository"):
-            pull(name, tmp_path / "copy")
+            pull(name, tmp_path / "deep" / "er" / "copy")
+    assert not (tmp_path / "deep").exists()  # folders were made before anything was asked
+    assert pull("me/data", tmp_path / "deep" / "er" / "copy").complete
     with pytest.raises(UsageError, match="such as cc-by-4.0, and perhaps 'mine' is none"):
         push(data, "me/data", license="mine")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bkrl.core.config import PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import sha256, to_json
 from bkrl.core.reporter import Reporter
-from bkrl.envs import env_spec, toy
+from bkrl.envs import env_spec, make_vec, toy
 from bkrl.inspect.report import REPORT
 from bkrl.learn import hardware
 from bkrl.learn.hardware import Hardware
@@ -41,6 +42,9 @@ from tests.stages.interrupted import the_same_when_killed
 SMALL = PPOConfig(num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3)
 MISLEADING = "def potential(observations, actions, valid):\n    return -observations[:, -1, 0].astype(float)\n"
 
+AHEAD = MISLEADING.replace("0]", "3, 5, 0]")
+"""The same in views of MiniGrid."""
+
 
 def settings(out: Path, **changes) -> TrainRsConfig:
     base = {"env": "Toy-TwoExits", "steps": 15_000, "eval_every": 5_000, "eval_episodes": 8, "checkpoint_every": 4_000}
@@ -56,12 +60,13 @@ def potential_run(
     control: str = "none",
     report: dict | None = None,
     hidden: int = 64,
+    missions: Iterable[str] = (),
     **more: object,
 ) -> Path:
     made = Run.create(path, stage="train-rm", config=PPOConfig())
     made.file(PROGRAM).write_text(source)
     facts = env_spec(env_id)
-    files, told = advice.save(Advice(advice_network(facts, seed=1, hidden=hidden), scale), made.path)
+    files, told = advice.save(Advice(advice_network(facts, 1, missions, hidden), scale), made.path)
     artefact = Artefact(
         kind="code",
         horizon=2,
@@ -170,8 +175,7 @@ def test_trust_follows_the_accuracy_of_the_potential(tmp_path: Path, form: str) 
 def begins(tmp_path: Path) -> TrainRsConfig:
     """A run that begins as the advice of a network as wide as a policy."""
     env = "MiniGrid-Empty-5x5-v0"
-    source = MISLEADING.replace("0]", "3, 5, 0]")
-    made = potential_run(tmp_path / "rm", env, source=source, hidden=POLICY_HIDDEN, scale=2.0)
+    made = potential_run(tmp_path / "rm", env, source=AHEAD, hidden=POLICY_HIDDEN, scale=2.0)
     given = {"env": env, "potential": made, "advice_coef": 3.0, "steps": 2_000, "eval_episodes": 2}
     return settings(tmp_path / "run", alg="bk-code", shaping="start", **given)
 
@@ -191,6 +195,46 @@ def test_a_policy_begins_as_the_advice_and_keeps_its_own_values(begins: TrainRsC
     for layer, one in plain.agent.module.state_dict().items():
         assert torch.equal(nothing.agent.module.state_dict()[layer], one)
     begun.close(), plain.close(), nothing.close()
+
+
+def test_advice_leaves_a_policy_its_words_and_does_not_read_for_it(tmp_path: Path) -> None:
+    """Advice made where there are red balls alone made "the blue key" and "the green box" one mission to the policy."""
+    few, env = "BabyAI-GoToRedBall-v0", "BabyAI-GoToLocal-v0"
+    envs = make_vec(few, 4)
+    envs.reset(seed=0)
+    made = potential_run(tmp_path / "rm", few, source=AHEAD, hidden=POLICY_HIDDEN, missions=envs.missions())
+    given = settings(tmp_path / "run", alg="bk-code", env=env, potential=made, shaping="start", steps=2_000)
+    method = find_method("bk-code")
+    assert method is not None
+    begun, plain = (method.build(one).learner for one in (given, replace(given, shaping="pbrs")))
+    words, own = begun.agent.vocabulary, plain.agent.vocabulary
+    assert words.known.numbers.keys() == own.known.numbers.keys()
+    keys, boxes = (words.tokens([f"go to the {thing}"]).tolist() for thing in ("blue key", "green box"))
+    assert keys != boxes
+    assert 1 not in keys[0] + boxes[0]  # a word that is not known
+    loaded = type(words)(len(words.words))
+    loaded.load_state_dict(words.state_dict())
+    assert loaded.known.numbers == words.known.numbers
+    begun.close(), plain.close()
+    for form in ("pbrs", "advice"):  # the policy itself reads no missions, whatever its advice reads
+        one = replace(given, shaping=form, mission="off", out=tmp_path / form, steps=512, allow_empty_advice=True)
+        said = Said()
+        assert run(one, said).facts["mission"] is False
+        assert any("mission" in warning for warning in said.warnings)
+
+
+@pytest.mark.parametrize("network", ["compact", "recurrent"])
+def test_advice_that_weighs_nothing_leaves_no_digit_changed(tmp_path: Path, network: str) -> None:
+    made = potential_run(tmp_path / "rm", "BabyAI-GoToRedBall-v0", source=AHEAD)
+    given = {"env": "BabyAI-GoToLocal-v0", "network": network, "steps": 1_024, "eval_episodes": 2}
+    weights = [
+        run(settings(tmp_path / name, **given, **more), Reporter()).file("policy.safetensors").read_bytes()
+        for name, more in (
+            ("ppo", {"alg": "ppo"}),
+            ("none", {"alg": "bk-code", "potential": made, "shaping": "advice", "advice_coef": 0.0}),
+        )
+    ]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("form", ["start", "progress+start"])

@@ -22,7 +22,8 @@ from bkrl.data.derive import subset
 from bkrl.labelers.config import EvolveConfig
 from bkrl.labelers.growing import Grower, questions_of
 from bkrl.labelers.tables import labels_of, responses_of
-from bkrl.llm import serve
+from bkrl.llm import BACKENDS, serve
+from bkrl.llm.protocol import Reply, Request
 from bkrl.llm.rules.proposals import FACTORS, proposed, varied
 from bkrl.llm.session import AskSession
 from bkrl.methods import TrainRsConfig
@@ -215,7 +216,7 @@ def test_a_program_without_advice_is_not_trained_with(tmp_path, settings, monkey
 def test_a_round_after_one_that_trained_nothing_asks_anew(tmp_path, settings, monkeypatch):
     """Its prompts are the same, so the store gave the replies of the round before, and all rounds were one."""
     samples = []
-    flat = f"{HEAD}    return np.zeros(len(observations)) + 0.001 * %d\n"
+    flat = "def potential(observations, actions, valid):\n    return np.zeros(len(observations)) + 0.001 * %d\n"
 
     class Writer:
         name, identity = "writer", {"kind": "writer", "version": "1"}
@@ -229,7 +230,7 @@ def test_a_round_after_one_that_trained_nothing_asks_anew(tmp_path, settings, mo
 
         async def close(self) -> None: ...
 
-    monkeypatch.setitem(_backends, "writer", lambda name, config: Writer())
+    monkeypatch.setattr("bkrl.llm.BACKENDS._targets", BACKENDS._targets | {"writer": lambda name, config: Writer()})
     with pytest.raises(RunFailed, match="Not one of 6 programs could be trained with"):
         evolve.run(settings(tmp_path / "run", llm="writer", rounds=3, tasks=ENV), Reporter())
     assert sorted(samples) == [0, 1, 2, 3, 4, 5]

@@ -59,7 +59,8 @@ class Advice(nn.Module):
 @torch.no_grad()
 def begin_as(policy: nn.Module, advice: Advice, weight: float) -> None:
     """Give a policy the weights of an advice's network, so that its logits are `weight` · Ψ, up to a constant for each
-    state and without the lower limit of Ψ. Its values stay its own.
+    state and without the lower limit of Ψ. Its values stay its own, and it
+    keeps the words that the advice does not know.
 
     Raises:
         ValueError: the policy is another network; says in what.
@@ -72,11 +73,16 @@ def begin_as(policy: nn.Module, advice: Advice, weight: float) -> None:
     )
     if not same or len(own["head.bias"]) < actions:
         raise ValueError("its layers are others")
+    words = vocabulary_of(policy)
+    known = [] if words is None else list(words.known.numbers)
     for name, one in told.items():
         if name.startswith("head."):
             own[name][:actions] = one[:actions] * (weight / advice.scale)
         else:
             own[name].copy_(one)
+    if words is not None:
+        words.read_anew()
+        words.add(known)
 
 
 class _Module(nn.Module):

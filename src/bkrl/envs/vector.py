@@ -154,6 +154,7 @@ class BaseVectorEnv(Lifetime, VectorEnv[Any, Any, Any]):
         if mode is not AutoresetMode.SAME_STEP:
             if mode is AutoresetMode.NEXT_STEP and self._over.any():
                 self._renew(observations, self._over)
+                infos |= self.about()  # of the episode that has begun
             self._over = done.copy()
         elif any_ended:
             infos["final_obs"], infos["_final_obs"] = _only(observations, ended), done.copy()

@@ -113,7 +113,11 @@ def env_reward(settings: Any, coef: float = 1.0) -> RewardStream:
 
 def facts_of(form: str, defects: frozenset[str], learner: PPO) -> dict[str, Any]:
     """What the manifest says of a run: its form of shaping and what that guarantees, defects and the view."""
+    from bkrl.agents.advised import AdvisedAgent
+
     agent: Any = learner.agent
+    if isinstance(agent, AdvisedAgent):  # which may read more than the policy
+        agent = agent.base
     sees = {"view": agent.view, "mission": "mission" in agent.wants}
     sees |= {"memory": True} if "memory" in agent.wants else {}
     return form_facts(form) | sees | defect_facts(defects)

@@ -416,8 +416,8 @@ def advise(settings: Any, opened: Opened, agent: TrainableAgent) -> TrainableAge
             f"{form} would be {plain} under another name; use --shaping pbrs or another potential, or pass "
             "--allow-empty-advice."
         )
-    if psi is None or (form in STARTED and (psi.empty or weight == 0.0)):
-        return agent
+    if psi is None or weight == 0.0 or (form in STARTED and psi.empty):
+        return agent  # of advice that weighs nothing not even the last digit is left
     if psi.vocabulary is not None and agent.wording.rewords:
         raise UsageError(
             f"Advice of {settings.potential} reads missions as the env words them; leave out --language and --words."

@@ -134,8 +134,8 @@ def pull(repo: str, out: Path, revision: str | None = None, reporter: Reporter |
     """
     if out.exists() or out.is_symlink():
         raise UsageError(f"{out} exists already; choose another folder.")
-    make_folder(out.parent)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent) as place:
+    there = next(folder for folder in out.absolute().parents if folder.is_dir())
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".tmp", dir=there) as place:
         staged = Path(place) / "run"
         staged.mkdir()
         with _asking(repo) as hub:
@@ -146,6 +146,7 @@ def pull(repo: str, out: Path, revision: str | None = None, reporter: Reporter |
         except BkrlError as problem:
             why = str(problem).replace(f"{staged.as_posix()}/", "").replace(staged.as_posix(), "its run")
             raise InputError(f"{repo} cannot be opened: {why} Nothing of it was kept.") from None
+        make_folder(out.parent)
         staged.rename(out)
         (reporter or Reporter()).say(f"{where} is at {out}.")
     return Run.open(out, verify=False)

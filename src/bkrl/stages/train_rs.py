@@ -87,7 +87,8 @@ def _run(config: TrainRsConfig, reporter: Reporter) -> Run:
         if made is None or result.complete:
             reporter.say(f"{result.path} is already complete.")
             return result
-        if method.learns and mission_is_hidden(config.env) and "mission" not in made.learner.agent.wants:
+        reads = made.facts.get("mission", "mission" in made.learner.agent.wants)  # a policy's own, without advice
+        if method.learns and mission_is_hidden(config.env) and not reads:
             made.warnings.insert(0, MISSION_NOT_VISIBLE.format(env=config.env, who="the policy"))
         for warning in made.warnings:
             reporter.warn(warning)

@@ -181,12 +181,14 @@ class StudySection:
         for cell in self.preparation:
             if cell.stage == "collect":
                 sets.check_experience(cell.config.env, cell.run_dir.as_posix())
-        if any(cell.stage == "collect" for cell in self.preparation):
-            for seed in _seeds(self.table, "collect_seeds"):
-                sets.check_seed(name, settings.CollectConfig.seed if seed is None else seed, *self._called("collect"))
-        for seed in _seeds(self.table, "label_seeds"):
-            if seed is not None:
-                sets.check_seed(name, seed, *self._called("label"))
+        drawn = [seed for seed in _seeds(self.table, "label_seeds") if seed is not None]
+        for cell in self.preparation:
+            if cell.stage == "collect":
+                sets.check_seed(name, cell.config.seed, *self._called("collect"))
+            elif cell.stage == "label" and cell.config.seed != type(cell.config).seed:
+                drawn.append(cell.config.seed)
+        for seed in drawn:
+            sets.check_seed(name, seed, *self._called("label"))
         for cell in self.training:
             sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
             sets.check_seed(name, cell.config.seed, cell.run_dir.as_posix(), "seeds")

@@ -37,6 +37,10 @@ class WordTable(nn.Module):
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
+        self.read_anew()
+
+    def read_anew(self) -> None:
+        """Other words were copied over these."""
         self._known = None
 
     @property
