@@ -297,6 +297,64 @@ def test_refusals_are_recorded_as_a_live_run_records_them_and_not_paid_for_again
     desk.same_as_live(done, num=60)
 
 
+def kind(prompt: str) -> int:
+    return int(prompt[4], 16) % 4
+
+
+@pytest.mark.parametrize("stops", [(4,), (4, 11, 20)])
+def test_a_stopped_run_asks_what_was_refused_to_it_no_second_time(desk: Desk, stops: tuple[int, ...]) -> None:
+    """Refusals were known to one process only: the next one paid for them again, and took what came then."""
+    desk.server.plan = lambda prompt, attempt: (
+        "ok" if attempt else ("refusal", "content_filter", "ok", "ok")[kind(prompt)]
+    )
+    for most in stops:
+        with pytest.raises(RunFailed, match="--max-requests"):
+            desk.label("off", "batch", max_requests=most, concurrency=1)
+    done = desk.label("off", "batch", concurrency=1)
+    assert done is not None
+    assert max(desk.server.billed.values()) == 1
+    desk.server.seen.clear()
+    desk.same_as_live(done)
+    desk.server.plan = lambda prompt, attempt: "ok"
+    with Store(desk.folder / "batch" / "cache") as store:
+        refused = len(store.execute("select key from rejected"))
+    again = LabelConfig(
+        desk.dataset,
+        out=desk.folder / "again",
+        cache=desk.folder / "batch" / "cache",
+        num=24,
+        llm="openai:m",
+        max_tokens=50,
+    )
+    other = label(again, desk.told)
+    assert other is not None
+    assert other.facts["usage"]["sent"] == refused > 0, "another run asks again"
+
+
+def test_a_refusal_is_paid_for_once_by_whichever_way_the_run_goes_on(desk: Desk) -> None:
+    """At once, then in a batch, then at once; and the refusals of another run do not stand for answers still due."""
+    desk.server.plan = lambda prompt, attempt: "refusal" if kind(prompt) == 0 else "ok"
+    assert desk.label("off", "first", concurrency=1) is not None
+    refused = {prompt for prompt in desk.server.billed if kind(prompt) == 0}
+    desk.server.plan = lambda prompt, attempt: ("refusal", "length", "prose", "ok")[kind(prompt)]
+    desk.server.seen.clear()
+    desk.server.billed.clear()
+    with pytest.raises(RunFailed, match="--max-requests"):
+        desk.label("off", max_requests=5, concurrency=1)
+    desk.label("submit")
+    with pytest.raises(RunFailed, match="still to be asked"):
+        desk.label("collect")
+    done = desk.label("off")
+    assert done is not None
+    assert {prompt: desk.server.billed[prompt] for prompt in refused} == dict.fromkeys(refused, 1)
+    shared = {"out": desk.folder / "second", "cache": desk.folder / "first" / "cache"}
+    config = LabelConfig(desk.dataset, num=24, llm="openai:m", max_tokens=50, batch="submit", **shared)  # type: ignore[arg-type]
+    desk.server.desk.polls = 3
+    label(config, desk.told)
+    with pytest.raises(RunFailed, match="still out"):
+        label(replace(config, batch="collect"), desk.told)
+
+
 def test_a_kill_after_the_replies_came_records_no_refusal_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass

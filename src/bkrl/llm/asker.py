@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.core.reporter import Reporter
-from bkrl.llm.budget import FILE, Budget, Exhausted
+from bkrl.llm.budget import FILE, KEY, Budget, Exhausted
 from bkrl.llm.gate import Gate
 from bkrl.llm.policy import (
     BAD,
@@ -34,7 +34,7 @@ from bkrl.llm.policy import (
     AskPolicy,
 )
 from bkrl.llm.prices import Price
-from bkrl.llm.protocol import Backend, Exchange, Fault, Reply, Request, cleaned, request_content, request_key
+from bkrl.llm.protocol import REFUSED, Backend, Exchange, Fault, Reply, Request, cleaned, request_content, request_key
 from bkrl.llm.store import PROCESS, Store
 from bkrl.llm.usage import Usage
 
@@ -148,6 +148,8 @@ class Asker:
             return self._refused[key]
         if key in self._flying:
             return await asyncio.shield(self._flying[key])
+        if self.store is not None and key[:KEY] in self.budget.over and (refusal := self.store.refusal(key)):
+            return self._found(key, request, refusal)
         future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
         if not self._flying:
             self._flying_since = time.monotonic()
@@ -159,8 +161,9 @@ class Asker:
             future.exception()
             raise
         else:
-            if exchange.status in ("refused", "filtered"):
+            if exchange.status in REFUSED:
                 self._refused[key] = exchange
+                self.budget.over.add(key[:KEY])
             future.set_result(exchange)
             return exchange
         finally:

@@ -19,7 +19,7 @@ from bkrl.llm.budget import KEY, batch_name
 from bkrl.llm.capabilities import Capabilities
 from bkrl.llm.faults import redacted
 from bkrl.llm.openai import OpenAIBackend
-from bkrl.llm.protocol import Fault, Request, cleaned, request_content
+from bkrl.llm.protocol import REFUSED, Fault, Request, cleaned, request_content
 from bkrl.llm.session import AskSession
 
 T = TypeVar("T")
@@ -67,6 +67,11 @@ def out_in(folder: Path) -> int:
 def asked_in(folder: Path) -> set[str]:
     """Of the questions that a run has put into batches what `Budget.keys` holds of others."""
     return {key[:KEY] for batch in _read(folder / FILE)[0] for key in batch.keys}
+
+
+def refused_in(folder: Path) -> set[str]:
+    """The same of those that were refused."""
+    return {key[:KEY] for key, (reason, _) in _read(folder / FILE)[1].items() if reason in REFUSED}
 
 
 class Batches:
@@ -272,7 +277,7 @@ class Batches:
                 if kept is None or replace(kept, format=reply.format) != reply:  # else it was fetched before
                     self._store.put(key, reply, question)
                 outcome.replies += 1
-                if reply.status in ("refused", "filtered"):
+                if reply.status in REFUSED:
                     self.failures[key] = (reply.status, "")
                 cost = 0.0 if self._price is None else self._price.of(reply)
                 if cost is None and self._price is not None:

@@ -66,6 +66,10 @@ class Budget:
         """Requests with those of batches and without, and answers that were lost and may have been billed."""
         self.keys: set[str] = set()
         """Beginnings of the keys of the questions that were sent; those in batches are added (`batches.asked_in`)."""
+        self.over: set[str] = set()
+        """Those whose refusal, where one is kept, is the run's own: what earlier processes sent, and what was refused
+        to this one or in a batch (`batches.refused_in`).
+        """
         self.paid = 0.0
         self.doubtful = 0.0
         """Dollars that may have been billed for answers that were lost, at most."""
@@ -86,6 +90,7 @@ class Budget:
             RunFailed: it cannot be written.
         """
         self._read(file)
+        self.over = set(self.keys)
         try:
             self._file = LineFile(file)
         except OSError as error:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 MAX_REPLY_CHARS = 1_000_000
 """Longer replies are refused before anything parses them."""
@@ -20,6 +20,8 @@ LOCAL = ("hf", "gguf")
 _LONGEST_NAME = 200
 
 ReplyStatus = Literal["ok", "truncated", "filtered", "refused"]
+REFUSED: Final = ("refused", "filtered")
+"""Of a reply that is a refusal."""
 ReplyFormat = Literal["json_schema", "json_object", "text"]
 Tier = Literal["default", "batch", "flex"]
 """How a reply was bought: at once, by the Batch API, or at once with patience (cheaper)."""

@@ -43,7 +43,7 @@ class RecordedAnswers(AskSession):
             self.missing[key] = request
             return Exchange(request, key, None, NOT_ASKED)
         reason, detail = self._failures[key]
-        refusal = self.store.rejected(key, reason) if self.store is not None else None
+        refusal = self.store.refusal(key) if self.store is not None else None
         if refusal is None:
             return Exchange(request, key, None, reason, detail)
         self.usage.count(key, refusal)

@@ -6,7 +6,7 @@ an answer the others do not ask the same, the first reply to a question wins and
 write-ahead log keeps readers and writers apart; it needs a local disk, not a network folder.
 
 Four tables: `reply` holds good answers, one for each key; `rejected` keeps refusals, filtered and truncated answers
-for the record and is never read back as an answer; `question` holds what each key stands for, so that replies can be
+for the record and is never read back as a good one; `question` holds what each key stands for, so that replies can be
 sorted by who gave them; `attempt` notes every send before it happens, so that what
 was interrupted, and may have been billed without an answer, can be counted.
 
@@ -32,7 +32,7 @@ from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import atomic_write, lock, locked
 from bkrl.core.reporter import Reporter
 from bkrl.llm.budget import is_batch
-from bkrl.llm.protocol import Reply
+from bkrl.llm.protocol import REFUSED, Reply
 
 FILE = "replies.sqlite"
 STORE_VERSION = 3
@@ -141,6 +141,11 @@ class Store:
         """The first answer that was recorded with this status and is no good one, or None."""
         wanted = f"select {_COLUMNS}, hash from rejected where key = ? and status = ? order by id"
         return self._whole(key, self.execute(wanted, (key, status)))
+
+    def refusal(self, key: str) -> Reply | None:
+        """The latest answer that was refused or filtered, or None."""
+        wanted = f"select {_COLUMNS}, hash from rejected where key = ? and status in (?, ?) order by id desc"
+        return self._whole(key, self.execute(wanted, (key, *REFUSED)))
 
     def begin(self, key: str) -> int | None:
         """Note that a request is about to be sent; returns the attempt's number. None when it must not be sent: it was

@@ -23,7 +23,7 @@ from bkrl.labelers.material import draw_segments
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm import CLOSED_ONLY, EMBEDDED, check_knows, extras, open_backend
-from bkrl.llm.batches import Batches, asked_in, out_in
+from bkrl.llm.batches import Batches, asked_in, out_in, refused_in
 from bkrl.llm.choose import Chooser
 from bkrl.llm.controls import HONESTY
 from bkrl.llm.forecast import Outlook, forecast, shown
@@ -166,6 +166,7 @@ def _at_work(job: _Job, reporter: Reporter) -> Iterator[tuple[Run, AskSession]]:
         if session.store is not None:
             session.keep_account(result.path)
             session.budget.keys |= asked_in(result.path)
+            session.budget.over |= refused_in(result.path)
         yield result, session
 
 
