@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,9 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.windows import Reads
 from bkrl.inspect import truth
 from bkrl.inspect.optimal import Explorer, optimal_values
+from bkrl.labelers import closed
 from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.plan import Plan
 from bkrl.labelers.tables import labels_of
 from bkrl.runs.record import Run
 from bkrl.stages import collect, label, train_rm
@@ -103,6 +107,15 @@ def test_the_exact_annotator_is_right(data, tmp_path):
     _, openly = labelled(data, tmp_path / "o", "goal", "rules", score="exact", num=30)
     assert openly["exact_recall"]["rate"] > 0.3
     assert "exact_auc" not in openly
+
+
+def test_segments_that_read_the_same_are_ties_of_points_too(data, tmp_path, monkeypatch):
+    """No question is asked of them, and the annotator had answers to two: it ended in a traceback."""
+    drawn = closed.pairs_of(Plan.of(LabelConfig(data.path, "pref", num=2), data))
+    same = [(number, replace(pair, b=pair.a) if number == 0 else pair) for number, pair in drawn]
+    monkeypatch.setattr(closed, "pairs_of", lambda plan: same)
+    run, _ = labelled(data, tmp_path / "points", "pref", "exact", compare="points", num=2)
+    assert [row["status"] for row in labels_of(run)] == ["identical", "labelled"]
 
 
 @pytest.mark.slow  # a program of the exact annotator is used below; another annotator is scored above

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import math
 import re
 from pathlib import Path
@@ -17,10 +18,11 @@ from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.partition import partition
-from bkrl.labelers import closed
+from bkrl.labelers import closed, finish
 from bkrl.labelers.config import LabelConfig
 from bkrl.labelers.material import SegmentText
 from bkrl.labelers.plan import Plan
+from bkrl.labelers.preferences import draw_pairs
 from bkrl.llm import open_backend
 from bkrl.llm.choose import ClosedAnswer, read_answer, settled
 from bkrl.llm.protocol import Fault, Request, chances
@@ -154,14 +156,26 @@ def test_points_and_criteria_are_combined_by_log_odds(data):
         a, b = (worth(shown(one)) for one in closed.texts_of(plan, pair))
         if row["status"] == "labelled":
             assert row["label"] == pytest.approx(1 / (1 + math.exp(b - a)), abs=1e-6)
-    assert len(set(pairs)) == len(pairs) > 15
-    assert len({one for pair in pairs for one in (pair.a, pair.b)}) <= 20, "nearly each segment stands in two pairs"
+    assert len(set(pairs)) == len(pairs) == 20
+    assert len({one for pair in pairs for one in (pair.a, pair.b)}) <= 24, "nearly each segment stands in two pairs"
     for pair in pairs:
         assert len(set(partition(np.array([pair.a.episode_id, pair.b.episode_id])))) == 1
     with pytest.raises(UsageError, match="--criteria are of"):
         closed.CLOSED["pref"].requests(plan_of(data, "pref", num=5, criteria="beauty"))
     with pytest.raises(UsageError, match="pass --with-mission"):
         closed.CLOSED["pref"].requests(plan_of(data, "pref", num=5, criteria="mission"))
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 4, 5, 9, 20, 41])
+def test_points_give_as_many_pairs_as_were_asked_for(data, num):
+    """A part of the dataset that got one pair has no other to cross it with: there were fewer, and nobody was told."""
+    for seed in range(12):
+        plan = plan_of(data, "pref", num=num, length=3, compare="points", seed=seed)
+        pairs = [pair for _, pair in closed.pairs_of(plan)]
+        assert len(pairs) == num
+        half = closed._crossed(draw_pairs(data, -(-num // 2), 3, seed))
+        assert pairs == half[:num] or len(half) < num, "where there were enough they stay as they were"
+        assert len(closed.CLOSED["pref"].requests(plan)) <= closed.CLOSED["pref"].most_questions(plan)
 
 
 def test_ratings_become_the_weights_of_a_program_that_runs(data):
@@ -258,6 +272,41 @@ def test_goals_are_those_that_are_likelier_than_most(data):
     assert {row["goal"] for row in done.table} == {"go to a key", "open a door"}
     assert len({row["query_id"] for row in done.table}) == 8
     assert done.more["library.parquet"].num_rows == 2
+
+
+def test_what_the_rules_say_of_goals_is_held_against_goals_without_their_things_colours(data):
+    """The rules say "go to the red ball", the env "go to a ball": each sensible goal counted as a known No."""
+
+    def say(request: Request) -> str:
+        seen, goal = request.messages[1].text, re.search(r"go to a (\w+)", request.messages[1].text)
+        near = goal is not None and re.search(rf"You see [^.]*{goal[1]}", seen) is not None
+        return odds_of(2.0 if near else -2.0, request.choices)
+
+    plan = plan_of(data, "goal", num=60, calibrate="rules")
+    with asker(say) as session:
+        done = closed.CLOSED["goal"].label(plan, session)
+    assert done.usable
+    assert {row["goal"] for row in done.table} - {None} == {"go to a ball", "go to a box", "go to a key"}
+    with asker(lambda request: odds_of(-3.0, request.choices)) as session:
+        done = closed.CLOSED["goal"].label(plan, session)
+    assert "leave it out" in finish._why_unusable(done)
+
+
+def test_the_rules_words_for_deeds_in_crafter_are_goals_of_the_env(data, monkeypatch):
+    said = {
+        "collect wood from a tree": "collect wood",
+        "place a crafting table": "place table",
+        "eat the ripe plant": "eat plant",
+        "collect a sapling from grass": "collect sapling",
+        "make a stone sword": "make stone sword",
+        "collect iron": "collect iron",
+    }
+    monkeypatch.setattr(closed, "answer", lambda turns: json.dumps({"goals": [*said]}))
+    plan, named = plan_of(data, "goal", num=1), closed.vocabulary("Crafter-Text-Reward")
+    queries = closed.queries_of(plan)
+    captions = closed.captions_of(data, queries)
+    known, _ = closed._known_goals(plan, queries, captions, captions, named)
+    assert {named[k] for k in np.flatnonzero(known == 0)} == set(said.values())
 
 
 @pytest.mark.parametrize("reply", ["I cannot say", "", "1 or 2", '{"logprobs": {}}', '{"logprobs": {"1": NaN}}'])

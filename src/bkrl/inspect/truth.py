@@ -32,13 +32,13 @@ from bkrl.data.partition import TEST, partition
 from bkrl.data.schema import TRUTH
 from bkrl.envs import options
 from bkrl.envs.babyai import RELATIONS, glam
-from bkrl.envs.babyai.constants import AVOID, COLOR_NAMES
+from bkrl.envs.babyai.constants import AVOID
 from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
 from bkrl.envs.memory import fold
 from bkrl.inspect.optimal import Explorer, States, distances, optimal_values
 from bkrl.labelers import closed
 from bkrl.labelers.agreement import mean_share, share
-from bkrl.labelers.goals import normal_form
+from bkrl.labelers.goals import normal_form, plain_form
 from bkrl.labelers.plan import LabelResult, Plan, Variant
 from bkrl.labelers.quality import segments_of
 from bkrl.llm.choose import ClosedQuestion
@@ -56,7 +56,6 @@ CRITERIA: Final = ("overall", "progress", "mission")
 """Criteria of a pair that exact values answer."""
 TRUTH_FILE: Final = "truth.parquet"
 _EXPLORING: Final = ("explore the room", "look around")
-_QUALITIES: Final = (*COLOR_NAMES, "locked", "closed")
 _LAYOUTS: Final = 50  # episodes whose levels tell how important a goal is
 _BINS: Final = (0.5, 0.6, 0.75, 0.9, 1.0)
 _SURE: Final = 1e-9
@@ -232,7 +231,9 @@ def _answers(plan: Plan, truth: Truth) -> Iterator[tuple[ClosedQuestion, NDArray
             a, b = (float(truth.values[plan.dataset.rows(one)[-1]]) for one in (pair.a, pair.b))
             better = 0.5 if abs(a - b) < _SURE else float(a > b)
             texts = closed.texts_of(plan, pair)
-            questions = closed.questions_of_pair(plan, texts) if texts[0] != texts[1] else []
+            if texts[0] == texts[1]:
+                continue  # a tie without asking
+            questions = closed.questions_of_pair(plan, texts)
             each = [better] * len(questions)
             if plan.compare == "points":
                 each = [a] * len(plan.criteria) + [b] * len(plan.criteria)
@@ -317,7 +318,7 @@ def _of_goals(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
     )
     right = truth.sensible[rows]
     forms = [normal_form(goal) for goal in truth.goals]
-    said = {(row["query_id"], _plain(row["goal"])) for row in done.table if row["goal"] is not None}
+    said = {(row["query_id"], plain_form(row["goal"])) for row in done.table if row["goal"] is not None}
     yes = np.array([[(query, form) in said for form in forms] for query in moments], np.bool_)
     facts: dict[str, Any] = {
         "exact_goals": mean_share(right.mean(1).tolist()),
@@ -334,11 +335,6 @@ def _of_goals(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:
         facts["exact_auc"] = area_with_interval(told, right)
         facts["exact_bins"] = _bins(sure[known], ((told > 0) == right)[known])
     return facts, np.unique(rows)
-
-
-def _plain(goal: str) -> str:
-    """A goal's normal form, whatever colour and state the thing has."""
-    return normal_form(" ".join(word for word in goal.lower().split() if word not in _QUALITIES))
 
 
 def _of_program(plan: Plan, truth: Truth, done: LabelResult) -> _Scored:

@@ -194,9 +194,14 @@ def pairs_of(plan: Plan) -> list[tuple[int, preferences.Pair]]:
     """The pairs of a plan with their numbers."""
     if plan.compare == "pairs":
         return [*enumerate(preferences.draw_pairs(plan.dataset, plan.num, plan.length, plan.seed))]
-    # Points are asked about singly: each segment stands in two pairs, at no further cost.
-    half = preferences.draw_pairs(plan.dataset, -(-plan.num // 2), plan.length, plan.seed)
-    return [*enumerate(_crossed(half)[: plan.num])]
+    # Points are asked about singly: each segment stands in two pairs, at no further cost. More are drawn where a part
+    # of the dataset got one pair only, which has no other to be crossed with.
+    found: list[preferences.Pair] = []
+    count = -(-plan.num // 2)
+    while len(found) < plan.num:
+        found = _crossed(preferences.draw_pairs(plan.dataset, count, plan.length, plan.seed))
+        count += 1
+    return [*enumerate(found[: plan.num])]
 
 
 def _crossed(pairs: Sequence[preferences.Pair]) -> list[preferences.Pair]:
@@ -504,10 +509,12 @@ def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
 def _known_goals(
     plan: Plan, queries: Sequence[tuple[int, Segment]], captions: list[str], distinct: list[str], named: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(D G,) outcome of each question by the rules annotator, and the places of those on the held-out moments."""
+    """(D G,) outcome of each question by the rules annotator, and the places of those on the held-out moments. It says
+    more than the env's goals ("collect wood from a tree"), and means the one that it begins with.
+    """
     known = np.ones((len(distinct), len(named)), np.int64)
     held = np.zeros(known.shape, bool)
-    forms = [goals.normal_form(goal) for goal in named]
+    forms = [goals.plain_form(goal) for goal in named]
     for number in range(0, len(distinct), HELD_OUT):
         _, segment = queries[captions.index(distinct[number])]
         text = segment_text(plan.dataset, segment, plan.card)
@@ -515,8 +522,8 @@ def _known_goals(
             said = parse_goals(answer([one for _, one in SHIPPED.render("goal", world=plan.card, segment=text)]))
         except Fault:
             continue
-        meant = set() if isinstance(said, Unparsed) else {goals.normal_form(goal) for goal in said}
-        known[number] = [0 if form in meant else 1 for form in forms]
+        meant = [] if isinstance(said, Unparsed) else [goals.plain_form(goal) for goal in said]
+        known[number] = [0 if any(one.startswith(form) for one in meant) else 1 for form in forms]
         held[number] = True
     places = np.flatnonzero(held.reshape(-1))
     return known.reshape(-1), np.random.default_rng(plan.seed).permutation(places)[:MOST_KNOWN]
@@ -532,9 +539,9 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def _most_questions(plan: Plan) -> int:
-    """See `Variant`: each question in two phrasings, by all votes; points come in pairs."""
+    """See `Variant`: each question in two phrasings, by all votes; points come in pairs, about half as many."""
     if plan.variant == "pref":
-        num, each = plan.num + plan.num % 2, len(_criteria(plan))
+        num, each = plan.num + plan.num % 2 + 6 * (plan.compare == "points"), len(_criteria(plan))
     elif plan.variant == "goal":
         num, each = min(plan.num, len(plan.dataset.caption_texts)), len(vocabulary(plan.dataset.env_id))
     else:

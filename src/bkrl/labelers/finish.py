@@ -41,7 +41,7 @@ def finish(
     for name, table in tables.items():
         write_table(run.file(name), table)
     if not done.usable:
-        raise RunFailed(_why_unusable(done.table, done.responses or []))
+        raise RunFailed(_why_unusable(done))
     run.finish(
         [*tables, *outputs],
         variant=plan.variant,
@@ -62,7 +62,10 @@ def finish(
         )
 
 
-def _why_unusable(table: list[dict[str, Any]], responses: list[dict[str, Any]]) -> str:
+def _why_unusable(done: LabelResult) -> str:
+    table, responses = done.table, done.responses or []
+    if done.quality.get("calibration", {}).get("known"):
+        return "After --calibrate rules no goal is likelier than not at any moment; leave it out, or ask another --llm."
     if any(row.get("score") is not None for row in table):
         return "Every program that worked gives the same value everywhere; ask again with another --seed or --llm."
     last = responses[-1] if responses else {"reason": "nothing was asked", "reply": None}

@@ -17,6 +17,7 @@ import pyarrow as pa
 from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.schema import LIBRARY
+from bkrl.envs.babyai.constants import COLOR_NAMES
 from bkrl.labelers.answers import GOALS_SCHEMA, Unparsed, parse_goals
 from bkrl.labelers.asking import Asked, Responses, Sampling, ask_parsed, turns
 from bkrl.labelers.material import A_SEGMENT, EnvCard, SegmentText, draw_segments, segment_text
@@ -127,7 +128,13 @@ def normal_form(goal: str) -> str:
     return "".join(_singular(word) for word in words if word not in _ARTICLES)
 
 
+def plain_form(goal: str) -> str:
+    """A goal's normal form, whatever colour, state and use its thing has."""
+    return normal_form(" ".join(word for word in goal.lower().split() if word not in _QUALITIES))
+
+
 _ARTICLES = frozenset(("a", "an", "the", "some", "any"))
+_QUALITIES = frozenset((*COLOR_NAMES, "locked", "closed", "ripe", "crafting"))
 
 
 def _singular(word: str) -> str:
