@@ -89,6 +89,26 @@ def votes_of(row: Row, responses: Mapping[int, Row], read: Reader = read_choice)
     return votes
 
 
+def closed_votes(choices: Sequence[Row], responses: Mapping[int, Row]) -> dict[int, list[list[Vote]]]:
+    """Of each pair its closed questions, with a vote for every phrasing, as it counted (rows of choices.parquet). What
+    is said of one segment alone (points) is no vote; the status has it.
+    """
+    found: dict[int, list[list[Vote]]] = {}
+    for row in choices:
+        asked = found.setdefault(int(row["about"]), [])
+        asked += [[]] if row["phrasing"] == 0 else []
+        (first, second), last = row["logprobs"], responses[row["request_ids"][-1]]["status"]
+        value: Choice | None = None
+        if first is not None and second is not None:
+            value = "tie" if first == second else "A" if first > second else "B"
+        status = "labelled" if value else "unparsed" if last == "ok" else last
+        if value and row["outcomes"] != ["A", "B"]:
+            status = "tie" if value == "tie" else row["outcomes"]["AB".index(value)]
+            value = None
+        asked[-1].append(Vote(row["phrasing"] == 1, 0, value, status, tuple(row["request_ids"])))
+    return found
+
+
 def agreement_of(row: Row) -> float | None:
     """The share of a pair's valid answers that were its commonest one: 1 if all agree; None without a label.
 

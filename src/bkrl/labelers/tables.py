@@ -6,7 +6,7 @@ from typing import Any
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_table
 from bkrl.data.dataset import Dataset
-from bkrl.data.schema import GOALS, PREFERENCES, PROGRAMS, RESPONSES
+from bkrl.data.schema import CHOICES, GOALS, PREFERENCES, PROGRAMS, RESPONSES
 from bkrl.envs import memory_of
 from bkrl.labelers.material import EnvCard, env_card
 from bkrl.runs.record import Run
@@ -39,6 +39,14 @@ def responses_of(run: Run) -> list[dict[str, Any]]:
     if "responses.parquet" not in run.manifest["outputs"]:
         return []
     rows: list[dict[str, Any]] = read_table(run.file("responses.parquet"), RESPONSES).to_pylist()
+    return rows
+
+
+def choices_of(run: Run) -> list[dict[str, Any]]:
+    """The rows of choices.parquet; none where questions were open."""
+    if "choices.parquet" not in run.manifest["outputs"]:
+        return []
+    rows: list[dict[str, Any]] = read_table(run.file("choices.parquet"), CHOICES).to_pylist()
     return rows
 
 

@@ -20,15 +20,19 @@ import pytest
 from bkrl.cli.main import run_command
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.dataset import Dataset
-from bkrl.labelers import code
+from bkrl.labelers import closed, code
 from bkrl.labelers.audit import conduct
-from bkrl.report.pages import html
+from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.plan import Plan
+from bkrl.llm.protocol import chances
+from bkrl.report.pages import html, labels_data
 from bkrl.report.pages import labels as labels_page
 from bkrl.report.plots import pictures
 from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 from tests import browser
 from tests.labelers import runs
+from tests.labelers.scripted import asker
 
 HOSTILE = '</script><script>window.pwned=1</script><img src=x onerror="window.pwned=1"><!-- \u2028 "\'& {{ 7*7 }}'
 driven = pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.MISSING)
@@ -158,6 +162,44 @@ def test_the_data_says_what_the_tables_say(swapped: Path, dataset: Dataset) -> N
             assert prompt == json.loads(responses[one["id"]]["prompt"])
             assert one["reply"] == responses[one["id"]]["reply"]
         assert sum(vote[2] == "A" for vote in record["votes"]) == row["votes_a"]
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["log-probabilities", "words"])
+@pytest.mark.parametrize("settings", [{}, {"criteria": "overall,safety"}, {"compare": "points"}])
+def test_votes_of_closed_questions_are_those_that_made_the_label(
+    dataset: Dataset, tmp_path: Path, settings: dict[str, str], words: bool
+) -> None:
+    """The page read a second criterion's answers as those of the other order, and points as unread."""
+
+    def say(request: Any) -> str:
+        odds = hashlib.sha256(request.messages[1].text.encode()).digest()[0] - 128
+        if words:
+            return request.choices[odds < 0]
+        return chances(dict(zip(request.choices, (0.0, -odds / 50.0), strict=True)))
+
+    config = LabelConfig(dataset.path, "pref", llm="openai:x", ask="closed", num=20, length=3, **settings)  # type: ignore[arg-type]
+    plan = Plan.of(config, dataset)
+    with asker(say) as session:
+        done = closed.CLOSED["pref"].label(plan, session)
+    assert done.responses is not None
+    choices = done.more["choices.parquet"].to_pylist()
+    head, chunks = labels_data.of_pairs(
+        dataset, plan.card, done.table, done.responses, {}, by_rules=False, choices=choices
+    )
+    records = [record for chunk in chunks for record in chunk]
+    odds = {(row["about"], row["request_ids"][0]): row["logprobs"] for row in choices}
+    for row, record, agreement in zip(done.table, records, head["index"]["agreement"], strict=True):
+        votes = record["votes"]
+        assert [packed[0] for vote in votes for packed in vote[4]] == row["request_ids"]
+        if settings.get("compare") != "points":
+            shown = [sum(vote[2] == one for vote in votes) for one in ("A", "B", "tie")]
+            assert shown == [row["votes_a"], row["votes_b"], row["votes_tie"]]
+            assert [vote[0] for vote in votes] == [False, True] * (len(votes) // 2)
+            continue
+        assert agreement is None
+        for vote, segment in zip(votes, "AABB"):
+            yes, no = odds[str(row["pair_id"]), vote[4][0][0]]
+            assert vote[:4] == [None, 0, None, f"{segment} alone: {'yes' if yes > no else 'no' if yes < no else 'tie'}"]
 
 
 def test_every_picture_and_tile_is_there_once(dataset: Dataset) -> None:

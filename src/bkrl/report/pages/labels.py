@@ -16,7 +16,7 @@ from bkrl.data.dataset import Dataset
 from bkrl.labelers import quality
 from bkrl.labelers.audit import all_answers, compare
 from bkrl.labelers.goals import library
-from bkrl.labelers.tables import card_of, dataset_of, labels_of, responses_of, variant_of
+from bkrl.labelers.tables import card_of, choices_of, dataset_of, labels_of, responses_of, variant_of
 from bkrl.report.pages import episodes, html, labels_data
 from bkrl.report.pages.labels_data import Row
 from bkrl.runs.inputs import dataset_at
@@ -83,7 +83,9 @@ def build(run: Run, dataset: Dataset, stepped: Row | None = None) -> dict[str, A
     card, by_rules = card_of(run, dataset), facts.get("llm") == "rules"
     if variant == "pref":
         answers = all_answers(run.path)[0]
-        head, chunks = labels_data.of_pairs(dataset, card, table, responses, answers, by_rules=by_rules)
+        head, chunks = labels_data.of_pairs(
+            dataset, card, table, responses, answers, choices=choices_of(run), by_rules=by_rules
+        )
     else:
         head, chunks = labels_data.of_goals(dataset, card.family, table, responses)
         page["library"] = sorted(library(table), key=lambda entry: (-len(entry["query_ids"]), entry["goal_id"]))

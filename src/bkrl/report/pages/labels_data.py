@@ -13,7 +13,7 @@ import numpy as np
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.labelers.audit import Answers
 from bkrl.labelers.material import EnvCard, return_to_go
-from bkrl.labelers.quality import Vote, agreement_of, questions, rules_choice, segments_of, votes_of
+from bkrl.labelers.quality import Vote, agreement_of, closed_votes, questions, rules_choice, segments_of, votes_of
 from bkrl.report.plots.pictures import Pictures, pack
 
 Row = Mapping[str, Any]
@@ -76,15 +76,18 @@ def of_pairs(
     audits: Mapping[str, Answers],
     *,
     by_rules: bool,
+    choices: Sequence[Row] = (),
 ) -> Packed:
-    """The browser's data of a preference run."""
+    """The browser's data of a preference run; `choices`: of closed questions."""
     book, known = Book(), {int(row["request_id"]): row for row in responses}
     segments = [segment for row in table for segment in segments_of(row)]
     steps, pictures = _steps(dataset, card.family, segments, book)
+    closed, points = closed_votes(choices, known), any(row["outcomes"] != ["A", "B"] for row in choices)
     records, facts = [], []
     for number, row in enumerate(table):
         a, b = segments_of(row)
-        votes = votes_of(row, known)
+        each = closed.get(row["pair_id"], []) if choices else [votes_of(row, known)]
+        votes = [vote for some in each for vote in some]
         asked = [[known[i] for i in vote.request_ids] for vote in votes]
         people = [given[row["pair_id"]] for given in audits.values() if row["pair_id"] in given]
         values = {vote.value for vote in votes if vote.value}
@@ -93,13 +96,13 @@ def of_pairs(
             "id": row["pair_id"],
             "label": row["label"],
             "status": row["status"],
-            "agreement": agreement_of(row),
+            "agreement": None if points else agreement_of(row),
             **_bill([response for exchanges in asked for response in exchanges]),
             "rules": None if by_rules else rules_choice(dataset, card, row),
             "gain": round(float(gain), 4),
             "person": people or None,
             "differs": len(values) > 1,
-            "biased": _follows_position(votes),
+            "biased": any(map(_follows_position, each)),
         }
         facts.append(about)
         records.append(
@@ -107,8 +110,14 @@ def of_pairs(
                 "where": [where(segment) for segment in (a, b)],
                 "segments": steps[2 * number : 2 * number + 2],
                 "votes": [
-                    [vote.swapped, vote.sample, vote.value, vote.status, [book.exchange(one) for one in exchanges]]
-                    for vote, exchanges in zip(votes, asked, strict=True)
+                    [
+                        None if points else vote.swapped,
+                        vote.sample,
+                        vote.value,
+                        f"{'AB'[2 * i // len(votes)]} alone: {vote.status}" if points else vote.status,
+                        [book.exchange(one) for one in asked[i]],
+                    ]
+                    for i, vote in enumerate(votes)
                 ],
             }
         )

@@ -176,8 +176,9 @@
       card.append(later(`${data.votes.length} answer${data.votes.length > 1 ? "s" : ""}: prompts and replies`, () => {
         const place = make("div");
         for (const [swapped, sample, value, status, all] of data.votes) {
-          const shown = swapped ? "B shown first" : "A shown first";
-          place.append(make("h4", `${shown}${sample ? `, time ${sample + 1}` : ""}: ${value === null ? status : value === "tie" ? "tie" : `${value} better`}`), exchanges(all));
+          // Of points, null: each segment is shown alone.
+          const shown = swapped === null ? "" : `${swapped ? "B" : "A"} shown first${sample ? `, time ${sample + 1}` : ""}: `;
+          place.append(make("h4", `${shown}${value === null ? status : value === "tie" ? "tie" : `${value} better`}`), exchanges(all));
         }
         return place;
       }));
