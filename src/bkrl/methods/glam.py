@@ -35,6 +35,9 @@ KINDS = {
 }
 """What the manifest says of a language model, by its level."""
 
+_TAKEN = "lm_settings_of_init_from"
+"""The fact that says what a run took from the settings of its --init-from."""
+
 _LM = (AppliesWhen("--lm", lambda c: bool(c.lm.lm)),)
 _LORA = (AppliesWhen("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: not c.lm.action_head))
@@ -154,9 +157,15 @@ class LMConfig:
     ] = 2**14
 
 
-def language_agent(settings: Any, env_id: str, num_values: int, defects: frozenset[str] = frozenset()) -> LanguageAgent:
+def language_agent(
+    settings: Any,
+    env_id: str,
+    num_values: int,
+    defects: frozenset[str] = frozenset(),
+    model_seed: int | None = None,
+) -> LanguageAgent:
     """An untrained agent; `settings` have `lm` and `seed`, and `hardware` where something is trained. Of the defects of
-    the published code those of prompts are the agent's.
+    the published code those of prompts are the agent's. `model_seed`: of a drawn model, if not that of the settings.
 
     Raises:
         UsageError: settings that cannot work.
@@ -177,7 +186,8 @@ def language_agent(settings: Any, env_id: str, num_values: int, defects: frozens
     seed = derive_seed(settings.seed, "weights")
     asked = vars(settings).get("hardware", HardwareConfig())
     on: Any = {"exact": asked.precision == "fp32", "device": asked.device}
-    lm = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=seed)
+    drawn = seed if model_seed is None else model_seed
+    lm = open_language_model(c.lm, chat=c.chat, pretrained=c.pretrained, embeddings=c.load_embedding, seed=drawn)
     how = LanguageSettings(
         Scoring(c.score_rule, c.normalise, c.score_temperature, c.score_eos),
         by_size(lm, c.frozen, **on) if c.train == "auto" else Trainable(c.train, c.frozen, c.lora_rank, c.lora_alpha),
@@ -207,7 +217,8 @@ def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, An
 
     if settings.init_from is None:
         return settings, {}
-    there = Run.open(settings.init_from, "train-rs").config["config"].get("lm") or {}
+    run = Run.open(settings.init_from, "train-rs")
+    there = (run.config["config"].get("lm") or {}) | run.facts.get(_TAKEN, {})  # which it took itself
     own = {one.name: one for one in flags_of(type(settings)) if one.path[0] == "lm"}
     taken = {
         name: there[name]
@@ -217,8 +228,8 @@ def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, An
     return replace(settings, lm=replace(settings.lm, **taken)), taken
 
 
-def _take_weights(agent: LanguageAgent, source: Path) -> None:
-    """Start where another language model ended: with all that is trained of it, heads too."""
+def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> LanguageAgent:
+    """An agent that starts where another language model ended: with all that is trained of it, heads too."""
     from bkrl.agents import load_agent
     from bkrl.agents.language.agent import LanguageAgent
     from bkrl.agents.networks import misfit
@@ -227,6 +238,8 @@ def _take_weights(agent: LanguageAgent, source: Path) -> None:
     other = load_agent(Run.open(source, "train-rs").path)
     if not isinstance(other, LanguageAgent):
         raise InputError(f"--init-from: the policy of {source} is no language model; choose a run of glam or bc --lm.")
+    seed = other.lm.origin.seed if other.settings.training.partial else None  # what is frozen is to be the same
+    agent = language_agent(settings, settings.env, 1, defects, seed)
     weights = other.module.state_dict()
     if agent.settings.own_critic != other.settings.own_critic:  # its values are of another kind: they begin anew
         of_values = "heads.value."
@@ -239,7 +252,13 @@ def _take_weights(agent: LanguageAgent, source: Path) -> None:
             f"--init-from: the policy of {source} is another than this one ({why}); give the same --lm, --train, "
             "--frozen and heads."
         )
+    if agent.frozen_unlike(other):
+        raise InputError(
+            f"--init-from: what is frozen of the policy of {source} is not what {agent.lm.name} holds; give the model "
+            f"that it was trained on ({other.lm.name}), with the same --pretrained and --load-embedding."
+        )
     agent.module.load_state_dict(weights)
+    return agent
 
 
 def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
@@ -358,9 +377,10 @@ def build(settings: GlamSettings) -> Training:
     settings, taken = _like_its_source(settings)
     if "g7" in defects:  # it is one of the loss that trains a shared value head
         settings = replace(settings, lm=replace(settings.lm, critic="shared"))
-    agent = language_agent(settings, settings.env, 1, defects)
-    if settings.init_from is not None:
-        _take_weights(agent, settings.init_from)
+    if settings.init_from is None:
+        agent = language_agent(settings, settings.env, 1, defects)
+    else:
+        agent = _going_on(settings, settings.init_from, defects)
     probes = _probed(agent)
     hardware, adapted = hardware_of(settings, agent), agent.settings.training.train == "lora"
     rate = settings.ppo.learning_rate or (1e-3 if agent.lm.small else 1e-4 if adapted else 1e-6)
@@ -387,7 +407,7 @@ def build(settings: GlamSettings) -> Training:
             streams, advised = streams_of(settings, opened), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, **more)
             training = shaped_training(settings, learner, opened, stack)
-    training.facts |= lm_facts(agent) | ({"lm_settings_of_init_from": taken} if taken else {})
+    training.facts |= lm_facts(agent) | ({_TAKEN: taken} if taken else {})
     if settings.init_from is None:
         training.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
     else:

@@ -47,6 +47,11 @@ class Trainable:
     half: bool = False
 
     @property
+    def partial(self) -> bool:
+        """Whether some of the model stays as it is."""
+        return self.train != "all" or self.frozen != 0
+
+    @property
     def text(self) -> str:
         """What is trained, in words."""
         if self.train == "heads":

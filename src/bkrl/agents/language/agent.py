@@ -166,6 +166,12 @@ class LanguageAgent(TrainableAgent):
         other.wording = wording
         return other
 
+    def frozen_unlike(self, other: LanguageAgent) -> bool:
+        """Whether what is not trained of its model differs from the weights of another agent's model."""
+        there = dict(other.lm.model.named_parameters())
+        mine = {name: one for name, one in self.lm.model.named_parameters() if not one.requires_grad}
+        return not all(name in there and torch.equal(one, there[name]) for name, one in mine.items())
+
     @property
     def wording(self) -> Wording:
         """In which words it reads; another may be set, to see how far it understands them."""
