@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.flags import without_effect
+from bkrl.core.flags import changed, without_effect
 from bkrl.inspect.report import doubts
 from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
@@ -166,9 +166,32 @@ def test_a_switch_that_a_method_turns_on_can_be_turned_off(refused):
     assert "nowhere" in refused(["train-rs", "--alg", "babyai-ppo", "--no-clip-vloss", "--env", "nowhere"], 2)
 
 
-@pytest.mark.parametrize(("suggester", "name"), [("progress:noisy", "bad_timing"), ("openai:m", "goal_votes")])
+@pytest.mark.parametrize(("suggester", "name"), [("progress:noisy", "bad_timing"), ("openai:m", "temperature")])
 def test_what_a_suggester_of_deeds_heeds_has_an_effect(suggester, name):
     assert without_effect(TrainRsConfig(alg="ellm", suggester=suggester), [name]) == {}
+
+
+def test_goals_have_the_settings_that_do_something():
+    """Open questions never vote, novelty pays what is tried, and a potential has no costs: all were taken unsaid."""
+    house = {"env": "Housekeep-Symbolic-Task1@control=high", "suggester": "rules"}
+    for how, name, works in (
+        ({"suggester": "rules", "goal_votes": 9}, "goal_votes", False),
+        ({"suggester": "openai:m", "goal_votes": 9}, "goal_votes", False),
+        ({"suggester": "openai:m", "goal_ask": "closed", "goal_votes": 9}, "goal_votes", True),
+        ({**house, "goal_votes": 9}, "goal_votes", True),
+        ({"suggester": "novelty", "goal_success": "eval"}, "goal_success", False),
+        ({"suggester": "progress:novelty", "goal_success": "eval"}, "goal_success", False),
+        ({"suggester": "uniform", "goal_success": "eval"}, "goal_success", False),
+        ({"suggester": "progress:", "goal_success": "eval"}, "goal_success", True),
+        ({**house, "goal_costs": "none"}, "goal_costs", True),
+        ({**house, "goal_form": "potential", "env_coef": 1.0, "goal_costs": "none"}, "goal_costs", False),
+    ):
+        config = TrainRsConfig("ellm", **how)
+        assert (without_effect(config, [name]) == {}) == works, how
+        assert works == (without_effect(config, changed(config)) == {}), how
+    for how in ({**house, "goal_form": "potential", "goal_costs": "scaled"}, {"suggester": "novelty"}):
+        config = TrainRsConfig("ellm", **how)  # a default is nobody's choice
+        assert without_effect(config, changed(config)) == {}
 
 
 def test_the_labels_that_ship_with_bkrl_say_of_which_variant_they_are(capsys):

@@ -45,6 +45,11 @@ _CAPTIONED = AppliesWhen("--captioner noisy", lambda c: c.captioner == "noisy")
 _CHOSEN = AppliesWhen("a --suggester other than uniform and task", lambda c: c.suggester not in ("uniform", "task"))
 _ONCE = AppliesWhen("--goal-pay once", lambda c: c.goal_pay == "once" and _CHOSEN.holds(c))
 _GOALS = AppliesWhen("a --suggester other than task", lambda c: c.suggester != "task")
+_BONUS = AppliesWhen("--goal-form bonus", lambda c: c.goal_form == "bonus")
+_SUCCEEDS = AppliesWhen(
+    "a --suggester other than novelty and uniform", lambda c: c.suggested_by not in ("novelty", "uniform")
+)
+_VOTED = AppliesWhen("--goal-ask closed or parts, or in Housekeep", lambda c: c.asked_how != "open" or _puts_away(c))
 _SIMILAR = AppliesWhen("--goal-encoder", lambda c: c.goal_encoder != "none")
 
 
@@ -64,7 +69,7 @@ class DeedSettings:
         Literal["action", "eval"],
         Flag(
             "a goal counts as reached when its action was attempted (action, as published) or had its effect (eval)",
-            only=(_DEEDS, _GOALS),
+            only=(_DEEDS, _GOALS, _SUCCEEDS),
         ),
     ] = "action"
     captioner: Annotated[
@@ -110,14 +115,14 @@ class PlaceSettings:
     accuracy: Annotated[float, _share("noisy: share of the votes' answers that are kept", _NOISY, _HOUSE)] = 0.9
     yes_threshold: Annotated[float, _share("probability that yes must exceed, where things belong", _HOUSE)] = 0.5
     goal_votes: Annotated[
-        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED,))
+        int, Flag("samples that vote where an endpoint has no log-probabilities", least=1, only=(_ASKED, _VOTED))
     ] = 5
     goal_costs: Annotated[
         Literal["scaled", "clipped", "none"],
         Flag(
             "penalties for picks and places that are no goal, and for failed grabs: .1 and .08 of a goal; .25 and .2, "
             "as the published learner clips them; or none",
-            only=(_HOUSE,),
+            only=(_HOUSE, _BONUS),
         ),
     ] = "scaled"
 
