@@ -13,6 +13,7 @@ from bkrl.goals.asked import AskedSuggester
 from bkrl.goals.closed import ClosedSuggester, PartSuggester
 from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.prices import Price
+from bkrl.llm.protocol import request_key
 
 _ENVS: Final = 64
 _PROBE: Final = 65_536
@@ -59,19 +60,20 @@ def outlook(
         note = "Each deed is asked about beside each single thing, once for all situations and runs."
         return replace(found, prompts=shown(requests), notes=(note,), at_most=suggester.chooser.votes)
     met, expected = situations_met(env_id, steps, seed)
-    requests = [request for key in met for request in suggester.requests(key)]
-    each = len(requests) // len(met)
+    asked = [request for key in met for request in suggester.requests(key)]
+    requests = list({request_key({}, one): one for one in asked}.values())  # what reads alike is one question
+    total = round(expected * len(requests) / len(met))
     reply, votes = (1, suggester.chooser.votes) if isinstance(suggester, ClosedSuggester) else (_REPLY_TOKENS, 1)
     found = forecast(requests, reply, cache, suggester.session.backend.identity, price)
     open_ = found.requests - found.kept
     if not open_:  # what random actions do not meet is like what they meet
         found, open_ = replace(forecast(requests, reply, cache, None, price), kept=found.kept), found.requests
-    more = max(1, expected * each - found.kept) / open_
+    more = max(1, total - found.kept) / open_
     most = most_of(steps)
     note = (
         f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps are reckoned to "
-        f"meet {expected:,}. An agent that learns gets further: it may meet {most:.2g} times as many. "
-        "--max-requests and --max-cost bound it."
+        f"meet {expected:,}. Those that read alike are one question. An agent that learns gets further: it may meet "
+        f"{most:.2g} times as many, at most all different. --max-requests and --max-cost bound it."
     )
-    about = {"requests": expected * each, "prompts": shown(requests), "at_most": most * votes}
+    about = {"requests": total, "prompts": shown(requests), "at_most": most * votes * len(asked) / len(requests)}
     return found.times(more, notes=(note,), **about)
