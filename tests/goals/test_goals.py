@@ -26,6 +26,7 @@ from bkrl.goals.source import Source
 from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
 from bkrl.goals.tracker import GoalTracker, ProgressTracker
 from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
+from bkrl.learn.settings import DQNConfig
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.rewards.goals import GoalReward
 from bkrl.runs.record import Run
@@ -277,6 +278,33 @@ def test_goals_as_a_potential_telescope():
         paid = stream.rewards(rollout(np.zeros((4, 1), np.float32), none if cut else end, end if cut else none))
         total = sum(gamma**t * reward for t, reward in enumerate(paid[:, 0]))
         assert total == pytest.approx(gamma**4 * 2 if cut else 0, abs=1e-6)
+
+
+def test_the_published_defect_takes_a_time_limit_for_an_end():
+    """--compat b10 left the bootstrap out, and what goals had paid stayed where an episode was cut off."""
+    for compat in ("", "b10"):
+        config = TrainRsConfig("ellm-ppo", goal_form="potential", env_coef=1.0, compat=compat)
+        training = find_method("ellm-ppo").build(config)
+        stream = training.learner.streams[1]
+        assert stream.cut_ends == (not training.learner.bootstrap_truncated) == bool(compat)
+        training.close()
+    tracker, none, end = followed(Oracle(SITUATIONS), "always"), np.zeros((2, 1), bool), np.array([[False], [True]])
+    stream = GoalReward(tracker, 0.9, form="potential", cut_ends=True)
+    for deed in ("chop tree", "drink water"):
+        step(tracker, deed)
+    first, last = stream.rewards(rollout(np.zeros((2, 1), np.float32), none, end))[:, 0]
+    assert first + 0.9 * last == pytest.approx(0, abs=1e-6)
+
+
+def test_dqn_pays_a_potential_only_as_it_is():
+    """It clipped what is taken back at an end to -1, so another task was learnt, and the manifest said otherwise."""
+    config = TrainRsConfig("ellm-dqn", goal_form="potential", env_coef=1.0, dqn=DQNConfig(replay_size=10_000))
+    with pytest.raises(UsageError, match="ellm-dqn clips rewards to .* pass --raw-rewards"):
+        find_method("ellm-dqn").build(config)
+    raw = replace(config, dqn=replace(config.dqn, raw_rewards=True))
+    assert "kept, exactly" in find_method("ellm-dqn").build(raw).facts["guarantee"]
+    clipped = find_method("ellm-dqn").build(replace(config, goal_form="bonus"))
+    assert clipped.facts["guarantee"].startswith("none")
 
 
 SMALL = PPOConfig(num_envs=8, num_steps=32, num_minibatches=4)

@@ -8,9 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
 from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs import make_vec
+from bkrl.methods import TrainRsConfig, find_method
 from bkrl.rewards.dynamic import DynamicReward
 from tests.potentials.rollouts import rollout_of
 
@@ -90,7 +92,7 @@ def sums(env_id: str, stream: DynamicReward, forget: bool = False):
             total, discount, first = running[env]
             running[env] = [total + discount * paid[t, env], discount * GAMMA, first]
             if t * 3 + env in finals:
-                last = 0.0 if rollout.terminated[t, env] else before[finals[t * 3 + env]]
+                last = 0.0 if rollout.terminated[t, env] or stream.cut_ends else before[finals[t * 3 + env]]
                 total, discount, first = running[env]
                 if first is not None:
                     found.append(total)
@@ -105,6 +107,20 @@ def test_the_pay_of_an_episode_telescopes_whatever_becomes_of_the_potential(env_
     found, wanted = sums(env_id, DynamicReward(Moods(places, 3), GAMMA, shaping_coef=COEF))
     assert len(found) > 10
     np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_the_published_defect_takes_a_time_limit_for_an_end():
+    """--compat b10 left the bootstrap out, and Φ stayed where an episode was cut off."""
+    places = int(make_vec("Toy-Endless", 1).single_observation_space.high[0]) + 1
+    found, wanted = sums("Toy-Endless", DynamicReward(Moods(places, 3), GAMMA, shaping_coef=COEF, cut_ends=True))
+    assert len(found) > 10
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    small = PPOConfig(num_envs=16, num_steps=16)
+    for compat in ("", "b10"):
+        config = TrainRsConfig("bk-online", env="BabyAI-GoToRedBall-v0", ppo=small, steps=99_999, compat=compat)
+        training = find_method("bk-online").build(config)
+        assert training.learner.streams[0].cut_ends == (not training.learner.bootstrap_truncated) == bool(compat)
+        training.close()
 
 
 def test_it_does_not_where_a_visit_is_evaluated_again_after_the_change():

@@ -101,7 +101,8 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
     if settings.env_coef:
         streams.append(EnvReward(gamma=gamma, coef=settings.env_coef))
     if settings.suggester != TASK:
-        streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, settings.goal_form))
+        form, cut = settings.goal_form, "b10" in settings.defects
+        streams.append(GoalReward(cast(GoalTracker, tracker), gamma, settings.goal_coef, form, cut_ends=cut))
     drawn: dict[str, Any] = {"observation": "both"} if pictures and family(env_spec(settings.env).family).images else {}
     envs = make_vec(settings.env, num_envs, backend=settings.backend, **drawn)
     return _Parts(envs, source, tracker, streams, choose(settings.hardware, "compact"))
@@ -189,6 +190,11 @@ def build_values(settings: Any) -> Training:
     from bkrl.learn.pqn import PQN
 
     config, learner = (settings.pqn, PQN) if isinstance(settings, EllmSettings) else (settings.dqn, DQN)
+    if learner is DQN and settings.goal_form == "potential" and not settings.dqn.raw_rewards:
+        raise UsageError(
+            "--goal-form potential takes back at a true end all that goals have paid, and ellm-dqn clips rewards to "
+            "[-1, 1]; pass --raw-rewards, or leave --goal-form out."
+        )
     published = learner is DQN and settings.sees == "published"
     with ExitStack() as stack:
         config = with_epsilon(settings, config)

@@ -109,8 +109,8 @@ def build(settings: OnlineSettings) -> Training:
             seed=settings.seed,
             shuffled=settings.label_control == "shuffled",
         )
-        scale, coef = settings.reward_scale, settings.shaping_coef
-        streams = [DynamicReward(potential, settings.ppo.gamma, reward_scale=scale, shaping_coef=coef)]
+        scale, coef, cut = settings.reward_scale, settings.shaping_coef, "b10" in settings.defects
+        streams = [DynamicReward(potential, settings.ppo.gamma, cut_ends=cut, reward_scale=scale, shaping_coef=coef)]
         learner = learner_of(settings, setup, policy_of(settings, setup, len(streams)), streams)
         return OnlineTraining(
             learner,

@@ -6,6 +6,7 @@ in between. So the sum over an episode telescopes to -Φ_t(h_0), which no action
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,17 +42,23 @@ class DynamicReward(ShapedReward):
     """reward_scale · r_t + shaping_coef · (γ Φ_{t'}(h_{t+1}) - Φ_t(h_t)), with Φ(terminal) = 0, as a reward stream.
 
     Φ changes between rollouts alone. A rollout's first row was the last one of the rollout before: it keeps the value
-    that it had there, in checkpoints too. `changing`: where Φ comes from; the rest as for `ShapedReward`.
+    that it had there, in checkpoints too.
+
+    Args:
+        changing: where Φ comes from.
+        gamma, options: as for `ShapedReward`.
+        cut_ends: Φ = 0 where a time limit ends an episode, too (published defect b10).
     """
 
     whole = "a potential that changes is evaluated when a state is visited"
 
-    def __init__(self, changing: Changing, gamma: float, **options: Any) -> None:
+    def __init__(self, changing: Changing, gamma: float, *, cut_ends: bool = False, **options: Any) -> None:
         super().__init__(changing.potential, gamma, **options)
-        self.changing = changing
+        self.changing, self.cut_ends = changing, cut_ends
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
-        paid = super().rewards(rollout)
+        ended = rollout.terminated | rollout.truncated if self.cut_ends else rollout.terminated
+        paid = super().rewards(replace(rollout, terminated=ended))
         self.changing.saw(rollout)
         self.values.potential = self.changing.potential
         return paid

@@ -16,7 +16,8 @@ class GoalReward(RewardStream):
     """What goals pay.
 
     With "bonus" the stream is what the tracker paid. With "potential" it is γΦ(h') − Φ(h), where Φ(h) is what the
-    episode has paid so far; Φ of a true end is 0, and where an episode is cut off Φ stays. The log is emptied.
+    episode has paid so far; Φ of a true end is 0, and where an episode is cut off Φ stays, unless `cut_ends` (published
+    defect b10). The log is emptied.
     """
 
     whole = "Goals are followed through episodes"
@@ -24,9 +25,15 @@ class GoalReward(RewardStream):
     episodic = True
 
     def __init__(
-        self, tracker: GoalTracker | PlaceTracker, gamma: float, coef: float = 1.0, form: GoalForm = "bonus"
+        self,
+        tracker: GoalTracker | PlaceTracker,
+        gamma: float,
+        coef: float = 1.0,
+        form: GoalForm = "bonus",
+        *,
+        cut_ends: bool = False,
     ) -> None:
-        self.tracker, self.gamma, self.coef, self.form = tracker, gamma, coef, form
+        self.tracker, self.gamma, self.coef, self.form, self.cut_ends = tracker, gamma, coef, form, cut_ends
         tracker.log = []
 
     def rewards(self, rollout: Rollout) -> np.ndarray:
@@ -37,7 +44,8 @@ class GoalReward(RewardStream):
         paid, before, after = (np.stack(column) for column in zip(*log, strict=True))
         if self.form == "bonus":
             return paid
-        return (self.gamma * after * ~rollout.terminated - before).astype(np.float32)
+        over = rollout.terminated | rollout.truncated if self.cut_ends else rollout.terminated
+        return (self.gamma * after * ~over - before).astype(np.float32)
 
     def metrics(self) -> dict[str, float]:
         """Shares of goals of each quality since training began, and how many situations, or questions, were met."""
