@@ -104,6 +104,7 @@ def test_a_policys_file_and_a_dataset_that_came_back_are_charged_as_their_runs_a
     stray = tmp_path / "stray" / "policy.json"
     stray.parent.mkdir()
     shutil.copy(before / "policy.json", stray)
+    (stray.parent / "manifest.json").write_text('{"outputs": ["policy.json"]}')  # of another program
     begun = [
         train_rs(tmp_path, "ppo", 1, init_from=file, name=f"begun-{i}")
         for i, file in enumerate((before, before / "policy.json", stray))

@@ -244,6 +244,10 @@ def test_what_cannot_work_is_one_sentence(hub, data, tmp_path, monkeypatch):
     for name in ("data", "a/b/c", "../x", "me/" + "x" * 200):
         with pytest.raises(UsageError, match="names no repository"):
             pull(name, tmp_path / "deep" / "er" / "copy")
+    hub.seen.clear()
+    with pytest.raises(UsageError, match="is a file; choose another"):
+        pull("me/data", data / "manifest.json" / "copy")
+    assert not hub.seen
     assert not (tmp_path / "deep").exists()  # folders were made before anything was asked
     assert pull("me/data", tmp_path / "deep" / "er" / "copy").complete
     with pytest.raises(UsageError, match="such as cc-by-4.0, and perhaps 'mine' is none"):

@@ -59,8 +59,7 @@ class Advice(nn.Module):
 @torch.no_grad()
 def begin_as(policy: nn.Module, advice: Advice, weight: float) -> None:
     """Give a policy the weights of an advice's network, so that its logits are `weight` · Ψ, up to a constant for each
-    state and without the lower limit of Ψ. Its values stay its own, and it
-    keeps the words that the advice does not know.
+    state and without the lower limit of Ψ. Its values stay its own, and so do the words that the advice lacks.
 
     Raises:
         ValueError: the policy is another network; says in what.

@@ -221,6 +221,10 @@ class Rollout:
         """N."""
         return self.rewards.shape[1]
 
+    def ends(self, cut: bool) -> Bool:
+        """(T, N) whether an episode ended: where it terminated, or with `cut` also where a time limit cut it off."""
+        return self.terminated | self.truncated if cut else self.terminated
+
     def following(self) -> UInt8:
         """(T, N, *obs_shape): s_{t+1}, the true last symbols where the episode ended, not the next one's first."""
         following = self.views.symbols[1:].copy()

@@ -138,22 +138,22 @@ class Writer:
         self._checking = asyncio.Lock()
 
     async def ask(
-        self, messages: tuple[Message, ...], number: int, round_no: int, known: Collection[str] = (), before: int = 0
+        self, messages: tuple[Message, ...], number: int, round_number: int, known: Collection[str] = (), drawn: int = 0
     ) -> tuple[Candidate, str]:
         """Ask once, as conversation `number`: the candidate, and the reply as it may be shown to its writer again. A
-        program of `known` is not run again. `before`: how many samples of the answer were drawn in earlier rounds.
+        program of `known` is not run again. `drawn`: how many samples of the answer earlier rounds have had.
         """
-        exchange = await self.session.answer(self.sampling.request(messages, None, before + number))
+        exchange = await self.session.answer(self.sampling.request(messages, None, drawn + number))
         program = Unparsed(exchange.status) if exchange.answer is None else parse_program(exchange.answer)
         if isinstance(program, Unparsed):
             checked = Checked(None, error=program.reason)
-            return Candidate(number, round_no, None, checked, exchange), (exchange.answer or "")[:LONGEST_REPEATED]
+            return Candidate(number, round_number, None, checked, exchange), (exchange.answer or "")[:LONGEST_REPEATED]
         said = f"```python\n{program.strip()}\n```"
         if program in known:
-            return Candidate(number, round_no, program, Checked(None), exchange, repeated=True), said
+            return Candidate(number, round_number, program, Checked(None), exchange, repeated=True), said
         async with self._checking:  # beside the event loop, where replies of other conversations arrive
             checked = await asyncio.to_thread(self.check, program, self.windows)
-        return Candidate(number, round_no, program, checked, exchange), said
+        return Candidate(number, round_number, program, checked, exchange), said
 
 
 def opening_of(plan: Plan, validation: Validation) -> tuple[Message, ...]:

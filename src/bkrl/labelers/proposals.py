@@ -66,11 +66,11 @@ class Proposer:
 
         async def hold(number: int) -> list[Candidate]:
             messages = self._asked(number, best)
-            before = self._held[messages]  # after a round that trained nothing new: the same prompt, other answers
+            drawn = self._held[messages]  # after a round that trained nothing new: the same prompt, other answers
             self._held[messages] += self.plan.votes
             candidates: list[Candidate] = []
             for _ in range(FAILURES):
-                candidate, said = await writer.ask(messages, number, round_number, known, before)
+                candidate, said = await writer.ask(messages, number, round_number, known, drawn)
                 candidates.append(candidate)
                 if not candidate.checked.error or candidate.exchange.answer is None:
                     break

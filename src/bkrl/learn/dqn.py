@@ -103,7 +103,7 @@ class DQN(ActionValueLearner):
         if not self.config.raw_rewards:
             rewards = rewards.clip(-1, 1)
         actions = r.actions
-        terminated = r.terminated if self.bootstrap_truncated else r.terminated | r.truncated
+        terminated = r.ends(cut=not self.bootstrap_truncated)
         for t in range(T):
             self.replay.add(seen[t], actions[t], rewards[t], after[t], terminated[t], r.truncated[t])
 

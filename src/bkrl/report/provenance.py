@@ -10,8 +10,9 @@ from typing import Any
 
 from bkrl.core.errors import BkrlError, InputError
 from bkrl.core.files import read_json, sha256
+from bkrl.runs.folder import MANIFEST
 from bkrl.runs.inputs import hash_at, input_at, input_hash
-from bkrl.runs.record import Run
+from bkrl.runs.record import Manifest, Run
 from bkrl.runs.samples import PREFIX
 
 STAGES = ("collect", "label", "train-rm", "train-rs", "evaluate", "report")
@@ -209,15 +210,15 @@ def _link(path: Path, run: Run, name: str, input: Mapping[str, Any]) -> Link:
     elif hash_at(place, input) != digest:
         problem = f"{path}: its {name} {recorded} was made again since; what is there now is not what was used."
     else:
-        home = place.parent if is_file and _made(place, digest) else place
-        return Link(name, recorded, digest, None if is_file and home is place else home.as_posix(), "")
+        home = place if not is_file else place.parent if _made(place, digest) else None
+        return Link(name, recorded, digest, None if home is None else home.as_posix(), "")
     return Link(name, recorded, digest, None, problem)
 
 
 def _made(file: Path, digest: str) -> bool:
     """Whether a file, as the weights of a policy, is an output of the run in whose folder it lies."""
     try:
-        outputs = read_json(file.parent / "manifest.json")["outputs"]
-    except (InputError, KeyError):
+        made = read_json(file.parent / MANIFEST, Manifest)["outputs"]
+    except InputError:
         return False
-    return bool(outputs.get(file.name, {}).get("sha256") == digest)
+    return file.name in made and made[file.name]["sha256"] == digest

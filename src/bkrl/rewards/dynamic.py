@@ -57,8 +57,7 @@ class DynamicReward(ShapedReward):
         self.changing, self.cut_ends = changing, cut_ends
 
     def rewards(self, rollout: Rollout) -> NDArray[np.float32]:
-        ended = rollout.terminated | rollout.truncated if self.cut_ends else rollout.terminated
-        paid = super().rewards(replace(rollout, terminated=ended))
+        paid = super().rewards(replace(rollout, terminated=rollout.ends(self.cut_ends)))
         self.changing.saw(rollout)
         self.values.potential = self.changing.potential
         return paid

@@ -44,8 +44,7 @@ class GoalReward(RewardStream):
         paid, before, after = (np.stack(column) for column in zip(*log, strict=True))
         if self.form == "bonus":
             return paid
-        over = rollout.terminated | rollout.truncated if self.cut_ends else rollout.terminated
-        return (self.gamma * after * ~over - before).astype(np.float32)
+        return (self.gamma * after * ~rollout.ends(self.cut_ends) - before).astype(np.float32)
 
     def metrics(self) -> dict[str, float]:
         """Shares of goals of each quality since training began, and how many situations, or questions, were met."""

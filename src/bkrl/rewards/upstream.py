@@ -247,7 +247,7 @@ class PublishedShaping:
         if late and not through:
             before[rollout.ages[:-1] == 0] = 0.0
         elif not through:
-            over = rollout.terminated | rollout.truncated if "b10" in self.defects else rollout.terminated
+            over = rollout.ends(cut="b10" in self.defects)
             after.reshape(-1)[rollout.final_index] = np.where(over.ravel()[rollout.final_index], 0.0, ends)
         return (gamma * after - before).astype(np.float32)
 

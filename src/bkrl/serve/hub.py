@@ -134,7 +134,8 @@ def pull(repo: str, out: Path, revision: str | None = None, reporter: Reporter |
     """
     if out.exists() or out.is_symlink():
         raise UsageError(f"{out} exists already; choose another folder.")
-    there = next(folder for folder in out.absolute().parents if folder.is_dir())
+    there = next(place for place in out.absolute().parents if place.exists())
+    make_folder(there)  # which refuses a file, before anything is fetched
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".tmp", dir=there) as place:
         staged = Path(place) / "run"
         staged.mkdir()

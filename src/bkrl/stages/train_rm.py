@@ -89,9 +89,8 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     same = control == "constant"
     psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps, told=told)
     advice |= answers
-    exact = None
-    if same:  # what advice that is the same everywhere was made of is scored, not Φ = 0
-        exact = learnt(fitted.raw, labels, dataset)
+    exact = learnt(fitted.raw, labels, dataset) if same else None  # what such advice was made of, not Φ = 0
+    if same:
         fitted = controls.silenced(fitted)
     if config.part != "whole":
         fitted = part_of(fitted, config.part, seed, reporter)

@@ -178,12 +178,10 @@ class StudySection:
 
     def check_set(self, name: str) -> None:
         """UsageError unless all tasks and seeds are of this set, and experience is of no task of the second one."""
-        for cell in self.preparation:
-            if cell.stage == "collect":
-                sets.check_experience(cell.config.env, cell.run_dir.as_posix())
         drawn = [seed for seed in _seeds(self.table, "label_seeds") if seed is not None]
         for cell in self.preparation:
             if cell.stage == "collect":
+                sets.check_experience(cell.config.env, cell.run_dir.as_posix())
                 sets.check_seed(name, cell.config.seed, *self._called("collect"))
             elif cell.stage == "label" and cell.config.seed != type(cell.config).seed:
                 drawn.append(cell.config.seed)
