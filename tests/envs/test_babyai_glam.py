@@ -17,7 +17,7 @@ from bkrl.core.errors import UsageError
 from bkrl.envs import captioner, env_ids, env_spec, make, make_vec, mission_is_hidden
 from bkrl.envs.babyai.constants import BALL, BOX, COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.glam import HELD_OUT, HELD_OUT_DOORS, LEVELS, MIXED, TASK_KINDS, Pair, most_distractors
-from bkrl.envs.babyai.glam_reference import GlamEnv
+from bkrl.envs.babyai.glam.reference import GlamEnv
 from bkrl.envs.babyai.state import MARGIN
 from tests.envs import equality_babyai as equality
 

@@ -16,8 +16,8 @@ from bkrl.envs import env_spec, make_vec, memory_of
 from bkrl.envs.babyai import FAMILY
 from bkrl.envs.babyai.constants import COLOR_NAMES, FORWARD, TYPE_NAMES
 from bkrl.envs.babyai.drawing import parts
-from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
-from bkrl.envs.babyai.minigrid_rules import MAX_OBSTACLES
+from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
+from bkrl.envs.babyai.minigrid.rules import MAX_OBSTACLES
 from bkrl.envs.babyai.reference import describe, make_minigrid
 from bkrl.envs.reference import ReferenceVectorEnv
 from tests.envs import equality_babyai as equality

@@ -84,10 +84,14 @@ def _writable(folder: Path) -> bool:
 
 
 def _sources(folder: Path) -> list[bytes]:
-    """The sources in a folder, and those elsewhere from which they import and that have helpers."""
-    own = [source.read_bytes() for source in sorted(folder.glob("*.py"))]
+    """The sources in a folder, of an env family all of its folders, and those elsewhere from which they import and
+    that have helpers.
+    """
+    package = Path(__file__).parents[1]
+    whole = package.joinpath(*folder.relative_to(package).parts[:2]) if folder.is_relative_to(package) else folder
+    own = [source.read_bytes() for source in sorted(whole.rglob("*.py"))]
     names = {name.decode() for text in own for name in re.findall(rb"^from bkrl\.([\w.]+) import", text, re.M)}
-    others = [Path(__file__).parents[1].joinpath(*name.split(".")).with_suffix(".py") for name in sorted(names)]
+    others = [package.joinpath(*name.split(".")).with_suffix(".py") for name in sorted(names)]
     return own + [text for one in others if one.is_file() and b"\n@helper" in (text := one.read_bytes())]
 
 

@@ -33,7 +33,7 @@ from bkrl.data.schema import TRUTH
 from bkrl.envs import options
 from bkrl.envs.babyai import RELATIONS, glam
 from bkrl.envs.babyai.constants import AVOID
-from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 from bkrl.envs.memory import fold
 from bkrl.inspect.optimal import Explorer, States, distances, optimal_values
 from bkrl.labelers import closed

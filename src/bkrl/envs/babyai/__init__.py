@@ -194,7 +194,7 @@ class BabyAI(Family):
         (Memory)."""
         from bkrl.envs.babyai.bot import BabyAIBot
         from bkrl.envs.babyai.constants import AVOID, MATCH
-        from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+        from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 
         no_plan = env_spec.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[env_spec.env_id].task in (AVOID, MATCH)
         return BabyAIBot(len(env_spec.action_names)) if not no_plan and runs_natively(env_spec.env_id) else None
@@ -252,7 +252,7 @@ def runs_natively(env_id: str) -> bool:
     """Whether the native engine knows all the rules of an id."""
     if env_id in LEVELS or env_id in glam.LEVELS or env_id in RECIPES:
         return not os.environ.get(_DONE_ACTIONS)
-    from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+    from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 
     if env_id in MINIGRID_LEVELS:
         return True

@@ -65,7 +65,7 @@ GO_TO: Final = 1
 PICK_UP: Final = 2
 OPEN_DOOR: Final = 3
 PUT_NEXT: Final = 4
-# What minigrid's levels have steps of their own for (`minigrid_rules`); such a mission is task 0 and no other.
+# What minigrid's levels have steps of their own for (`minigrid.rules`); such a mission is task 0 and no other.
 FETCH: Final = 5
 GO_BESIDE: Final = 6
 PUT_NEAR: Final = 7

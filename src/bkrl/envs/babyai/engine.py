@@ -13,7 +13,7 @@ from bkrl.envs.babyai.glam import GlamLevel
 from bkrl.envs.babyai.kernels import step_envs
 from bkrl.envs.babyai.layouts import GlamLayouts, Layouts, LoadedLayouts, MiniGridLayouts, RecipeLayouts
 from bkrl.envs.babyai.levels import LEVELS, recipe_of
-from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 from bkrl.envs.babyai.pcg64 import write_stream
 from bkrl.envs.babyai.recipes import RECIPES
 from bkrl.envs.babyai.state import ENV, MARGIN, WALL_CELL

@@ -5,10 +5,10 @@ from typing import Any
 from bkrl.core.jit import kernel
 from bkrl.envs.babyai.constants import AVOID, DROP, MATCH, PICKUP, REWARD_DECAY, TOGGLE
 from bkrl.envs.babyai.generate import begin_episode, fill_hands, generate
-from bkrl.envs.babyai.glam_generate import generate_glam
-from bkrl.envs.babyai.minigrid_halls import generate_hall
-from bkrl.envs.babyai.minigrid_rooms import generate_rooms
-from bkrl.envs.babyai.minigrid_rules import move_obstacles, verify_own
+from bkrl.envs.babyai.glam.generate import generate_glam
+from bkrl.envs.babyai.minigrid.halls import generate_hall
+from bkrl.envs.babyai.minigrid.rooms import generate_rooms
+from bkrl.envs.babyai.minigrid.rules import move_obstacles, verify_own
 from bkrl.envs.babyai.missions import FAILURE, SUCCESS, track, verify_mission
 from bkrl.envs.babyai.rules import FELL_INTO_LAVA, REACHED_GOAL, act
 from bkrl.envs.babyai.state import ahead, cell_at
@@ -34,7 +34,7 @@ def step_envs(
 ) -> None:
     """One action in each env that does not idle (`MiniGridEnv.step`, `RoomGridLevel.step`).
 
-    `own_step`: None unless the level has one, see `minigrid_rules`. `shown`: a copy of the observations.
+    `own_step`: None unless the level has one, see `minigrid.rules`. `shown`: a copy of the observations.
     """
     for n in range(start, stop):
         if idle[n]:

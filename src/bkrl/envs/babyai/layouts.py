@@ -10,11 +10,11 @@ from bkrl.envs.babyai.constants import COLOR_NAMES, FETCH, PUT_NEXT, TYPE_NAMES
 from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.babyai.generate import records_of
 from bkrl.envs.babyai.glam import GlamLevel, cases, repeats
-from bkrl.envs.babyai.glam_crowds import crowd_of
-from bkrl.envs.babyai.glam_generate import EPISODE, glam_record
+from bkrl.envs.babyai.glam.crowds import crowd_of
+from bkrl.envs.babyai.glam.generate import EPISODE, glam_record
 from bkrl.envs.babyai.kernels import begin_envs, begin_glam_envs, begin_hall_envs, begin_room_envs
-from bkrl.envs.babyai.minigrid_halls import WORDING, minigrid_record
-from bkrl.envs.babyai.minigrid_levels import FETCH_WORDINGS, GRID_OF_ROOMS, MiniGridLevel
+from bkrl.envs.babyai.minigrid.halls import WORDING, minigrid_record
+from bkrl.envs.babyai.minigrid.levels import FETCH_WORDINGS, GRID_OF_ROOMS, MiniGridLevel
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.babyai.recipes import WITH_DOORS, Recipe
 from bkrl.envs.babyai.rooms import PLAN, empty_rooms
@@ -109,7 +109,7 @@ def _tables_of(recipe: Recipe, num_envs: int) -> tuple[Any, ...]:
 
 
 class MiniGridLayouts(Layouts):
-    """The levels of `minigrid_levels`, drawn natively."""
+    """The levels of `minigrid.levels`, drawn natively."""
 
     def __init__(self, level: MiniGridLevel, num_envs: int) -> None:
         self.width, self.height = level.width, level.height

@@ -506,4 +506,4 @@ MINIGRID_RECIPES: Final[Mapping[str, Recipe]] = {
         for version in range(versions)
     },
 }
-"""Levels of `minigrid_levels` that are drawn as BabyAI's are."""
+"""Levels of `minigrid.levels` that are drawn as BabyAI's are."""

@@ -24,10 +24,10 @@ from bkrl.core.errors import UsageError
 from bkrl.core.registry import did_you_mean
 from bkrl.envs.babyai import FAMILY, REWARDED, glam
 from bkrl.envs.babyai.constants import COLOR_NAMES, DONE, TYPE_NAMES
-from bkrl.envs.babyai.glam_reference import GlamEnv
+from bkrl.envs.babyai.glam.reference import GlamEnv
 from bkrl.envs.babyai.levels import LEVELS, Level, Target
 from bkrl.envs.babyai.loading import why_not
-from bkrl.envs.babyai.minigrid_levels import MINIGRID_LEVELS
+from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 from bkrl.envs.family import EnvSpec
 from bkrl.envs.single import BaseEnv
 

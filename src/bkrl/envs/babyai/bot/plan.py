@@ -12,7 +12,7 @@ import numpy as np
 
 from bkrl.core.jit import helper, kernel, write
 from bkrl.envs.babyai import constants as c
-from bkrl.envs.babyai.bot_paths import (
+from bkrl.envs.babyai.bot.paths import (
     BARRED,
     BARRED_DOORS,
     BESIDE,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bkrl.envs.babyai.constants import COLOR_NAMES, KEY, TYPE_NAMES
 from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.babyai.glam import GlamLevel, Pair, cases, repeats
-from bkrl.envs.babyai.glam_crowds import DOUBLE, LOCKED_IN, SINGLE, crowd_of
+from bkrl.envs.babyai.glam.crowds import DOUBLE, LOCKED_IN, SINGLE, crowd_of
 
 Cell = tuple[int, int]
 
@@ -130,7 +130,7 @@ class GlamEnv(RoomGridLevel):
         self.instrs = OpenInstr(ObjDesc("door", COLOR_NAMES[color] if named else None))
 
     def _draw_crowd(self, use: int) -> tuple[int, list[Cell]]:
-        """A spot of `glam_crowds` and the cells of objects in the left room; no cells where it is not crowded."""
+        """A spot of `glam.crowds` and the cells of objects in the left room; no cells where it is not crowded."""
         crowd = crowd_of(self.level)
         if not crowd.ends[use, -1]:
             return 0, []

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bkrl.envs.babyai import constants as c
 from bkrl.envs.babyai.recipes import MINIGRID_RECIPES, Recipe
 
-# Layouts with one room, which `minigrid_halls` draws, from GRID_OF_ROOMS on those of `minigrid_rooms`, and those that
+# Layouts with one room, which `halls` draws, from GRID_OF_ROOMS on those of `rooms`, and those that
 # are drawn by steps (`recipes.MINIGRID_RECIPES`).
 (
     HALL,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai import constants as c
-from bkrl.envs.babyai import minigrid_levels as levels
+from bkrl.envs.babyai.minigrid import levels
 from bkrl.envs.babyai.pcg64 import integer_below, shuffle
 from bkrl.envs.babyai.rooms import HEADINGS, NOWHERE, draw_color, draw_kind
 from bkrl.envs.babyai.state import (

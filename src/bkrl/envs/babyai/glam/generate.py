@@ -1,4 +1,4 @@
-"""Layouts and missions of GLAM's levels, drawn as `glam_reference.GlamEnv` draws them.
+"""Layouts and missions of GLAM's levels, drawn as `glam.reference.GlamEnv` draws them.
 
 The draws, their order and their bounds are those of that class, so the same stream of random numbers gives the same
 episode and is left in the same state.
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bkrl.core.jit import helper
 from bkrl.envs.babyai.constants import DOOR, GO_TO, KEY, LOCKED, NO_TASK, OPEN_DOOR, PICK_UP, PUT_NEXT
 from bkrl.envs.babyai.glam import TASK_KINDS, TASK_MIXES, GlamLevel
-from bkrl.envs.babyai.glam_crowds import DOUBLE, LOCKED_IN, SINGLE
+from bkrl.envs.babyai.glam.crowds import DOUBLE, LOCKED_IN, SINGLE
 from bkrl.envs.babyai.pcg64 import fraction, integer_below
 from bkrl.envs.babyai.rooms import HEADINGS, all_reachable, clear_room, place_agent, place_object
 from bkrl.envs.babyai.state import (

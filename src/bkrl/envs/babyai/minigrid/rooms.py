@@ -1,4 +1,4 @@
-"""Layouts of minigrid's levels with several rooms, but those by recipe; see `minigrid_halls`."""
+"""Layouts of minigrid's levels with several rooms, but those by recipe; see `halls`."""
 
 from typing import Any, Final
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from bkrl.core.jit import helper
 from bkrl.envs.babyai import constants as c
-from bkrl.envs.babyai import minigrid_levels as levels
-from bkrl.envs.babyai.minigrid_halls import (
+from bkrl.envs.babyai.minigrid import levels
+from bkrl.envs.babyai.minigrid.halls import (
     GOAL_CELL,
     between,
     clear_map,

@@ -4,7 +4,7 @@ Source: Carta et al. 2023 (arXiv 2302.02662) and its code. Five pairs of colour 
 training levels never name them, missions of the test level name nothing else. Two things are put right here. The
 published code draws the kind of task once per environment, from a generator that no seed reaches; here the env's own
 stream draws it for each episode (`task_mix`). And it draws whole layouts until the mission passes the filter, which
-takes 0.1 s for some; here objects are drawn so that it passes, with the same distribution (`glam_reference`).
+takes 0.1 s for some; here objects are drawn so that it passes, with the same distribution (`glam.reference`).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class GlamLevel:
 def most_distractors(room_size: int) -> int:
     """How many objects, beside the two of a mission, may lie in a room of so many cells a side, walls included.
 
-    Rooms of up to 6 by 6 free cells take half of their cells (`glam_crowds`). In larger ones layouts are drawn until
+    Rooms of up to 6 by 6 free cells take half of their cells (`glam.crowds`). In larger ones layouts are drawn until
     each object can be reached. With n objects in w * w cells, d = n / (w * w), some w² d⁵ + 4 w d⁴ + 4 d³ of them have
     no free cell beside them (within, at a wall, in a corner). At 1.5 some 2 to 10 % of the layouts pass; four objects
     in a hundred cells more, and one in thousands does.

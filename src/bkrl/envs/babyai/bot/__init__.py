@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
-from bkrl.envs.babyai.bot_plan import act_bots
+from bkrl.envs.babyai.bot.plan import act_bots
 
 MAX_CELLS: Final = 8192
 """Of a grid, margins included. The largest room that GLAM's levels can be given has 6,882."""
