@@ -139,6 +139,21 @@ def test_a_page_does_not_replace_a_file_of_the_dataset_that_it_shows(tmp_path, c
         assert (data / name).read_bytes() == before
 
 
+def test_a_page_does_not_replace_a_file_of_another_run(tmp_path, capsys):
+    """It did: pages of labels went over the dataset that the labels were made from, with exit 0."""
+    data, other = (shutil.copytree(SAMPLES / "data-minigrid", tmp_path / name) for name in ("data", "other"))
+    (tmp_path / "begun").mkdir()
+    for name in ("config.json", "metrics.jsonl"):  # a run that is still at work has no manifest
+        (tmp_path / "begun" / name).write_text("{}")
+    for path in (other / "episodes.parquet", other / "config.json", tmp_path / "begun" / "metrics.jsonl"):
+        before = path.read_bytes()
+        assert run_command(["play", str(data), "--out", str(path)]) == 2
+        assert f"is part of the run {path.parent}; name another file" in capsys.readouterr().err
+        assert path.read_bytes() == before
+    for _ in range(2):  # a page of its own may be written again
+        assert run_command(["play", str(data), "--out", str(other / "page.html")]) == 0
+
+
 @needs_browser
 def test_playing_by_keyboard_in_a_browser(tmp_path):
     with played(PlayedEnv(ROOM, Path("sample:bk-code-minigrid"), seed=2)) as url, page(tmp_path / "profile") as shown:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from bkrl import envs
 from bkrl.core.errors import UsageError
-from bkrl.core.files import atomic_write
+from bkrl.core.files import atomic_write, read_json
 from bkrl.data.dataset import Dataset
 from bkrl.potentials import load_potential
 from bkrl.report.pages import html
 from bkrl.report.plots.pictures import png_uri, stitched
 from bkrl.runs.folder import CONFIG, MANIFEST
-from bkrl.runs.record import Run
+from bkrl.runs.record import Manifest, Run
 
 PAGE = "episodes.html"
 MOST_STEPS = 5_000
@@ -105,13 +105,18 @@ def place(run: Run, out: Path | None, name: str) -> Path:
     """Where a page of a run is written: `out`, or the file of a name in its folder.
 
     Raises:
-        UsageError: that is a folder or one of the run's own files, or its folder is not there.
+        UsageError: that is a folder or a file of a run, or its folder is not there.
     """
     path = out or run.path / name
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file with --out.")
-    if path.resolve() in {run.file(own).resolve() for own in (*run.manifest["outputs"], MANIFEST, CONFIG)}:
-        raise UsageError(f"{path} is part of the run; name another file with --out.")
+    for folder in path.resolve().parents:  # of this run, or of any other
+        if path.exists() and (folder / CONFIG).is_file():
+            said = folder / MANIFEST
+            own = read_json(said, Manifest)["outputs"] if said.is_file() else [path.resolve().relative_to(folder)]
+            if path.resolve() in {(folder / name).resolve() for name in (*own, MANIFEST, CONFIG)}:
+                whose = "the run" if folder == run.path.resolve() else f"the run {folder}"
+                raise UsageError(f"{path} is part of {whose}; name another file with --out.")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
     return path

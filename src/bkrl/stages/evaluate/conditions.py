@@ -142,14 +142,15 @@ def read_conditions(name: str) -> Conditions:
         raise InputError(f"{path} has no [[condition]].")
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{path} names two conditions '{twice[0]}'; each needs a name of its own.")
-    for other in found.get("beside", []):
-        if other not in BESIDE:
-            raise InputError(f"{path}: beside is some of {', '.join(BESIDE)}, not '{other}'.")
+    beside = tuple(found.get("beside", []))
+    for other in beside:
+        if other not in BESIDE or beside.count(other) > 1:
+            raise InputError(f"{path}: beside is some of {', '.join(BESIDE)}, each once, not '{other}'.")
     return Conditions(
         found["title"],
         tuple(_condition(path, one, found.get("env", [])) for one in found["condition"]),
         found.get("note", ""),
-        tuple(found.get("beside", [])),
+        beside,
         found.get("also_first", 0),
         tuple((one["name"], one["success"], one.get("error")) for one in found.get("published", [])),
         found.get("measure", "success"),
