@@ -216,7 +216,7 @@ def test_a_share_of_achievements_has_an_interval_within_0_and_1_and_one_episode_
         ('title = "x"\n[[condition]]\nname = "a"\nwords = "noun"', "condition 'a': There are no words 'noun'"),
         ('title = "x"\n[[condition]]\nname = "a"\nenv = "BabyAI-Nowhere"', "condition 'a': There is no"),
         ('title = "x"\n[[condition]]\nname = "a"\ncolour = "red"', "colour"),
-        ('title = "x"\nbeside = ["ppo"]\n[[condition]]\nname = "a"', "beside is some of random, bot, each once, not 'ppo'"),
+        ('title = "x"\nbeside = ["ppo"]\n[[condition]]\nname = "a"', "random, bot, each once, not 'ppo'"),
         ('title = "x"\nbeside = ["bot", "bot"]\n[[condition]]\nname = "a"', "each once, not 'bot'"),
         ('title = "x"\n[[condition]]\nname = "a"\nenv = "Toy-Grid"', "is in Toy-Grid, of toy"),
         ('title = "x"\nmeasure = "progress"\n[[condition]]\nname = "a"', "has none; leave measure out"),
