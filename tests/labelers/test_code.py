@@ -188,6 +188,23 @@ def test_hostile_and_broken_programs_meet_the_real_sandbox(dataset: Dataset, tmp
     assert facts["why"][3]["levels"] > 10
 
 
+ADVICE = "\n\ndef advice(observations, actions, valid):\n    return {}"
+
+
+def test_a_program_whose_advice_does_not_run_is_sent_back(dataset: Dataset) -> None:
+    """Only the potential was run: such a program could be chosen, and train-rm failed with it."""
+    good = BODY.format("observations[:, -1, 0] * 1.0")
+    zeros = "np.zeros((len(actions), {}))"
+    said = [zeros.format(3), f"{zeros.format(2)}[:, 5]", f"{zeros.format(2)} / 0.0", zeros.format(2)]
+    told = [ADVICE.format(say) for say in said]
+    table, _, requests = converse(dataset, [f"```python\n{good}{say}\n```" for say in told], rounds=4)
+    assert [row["status"] for row in table] == ["failed", "failed", "failed", "ok"]
+    assert [row["chosen"] for row in table] == [False, False, False, True]
+    for row, request, say in zip(table, requests[1:], ("must be of shape (B, 2)", "IndexError", "not finite")):
+        assert "its advice" in row["error"]
+        assert say in request.messages[-1].text
+
+
 def test_ordering_is_the_share_of_successes_valued_above_others() -> None:
     assert code._ordering(np.array([3.0, 1.0, 3.0, 3.0, 3.0]), np.array([2.0, 2.0, 1.0])) == pytest.approx(12.5 / 15)
     assert code._ordering(np.array([1.0]), np.array([0.0])) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from bkrl.learn.ppo import PPO
 from bkrl.potentials import advice
 from bkrl.potentials.code import CodeRaw
 from bkrl.rewards.streams import EnvReward
+from bkrl.sandbox.process import ProgramFailed
 from tests.learn.agents import agent_of
 
 STATES, ACTIONS, HORIZON = 5, 3, 2
@@ -149,6 +152,40 @@ def advice(observations, actions, valid):
     now = rows.observations[:, :1].astype(float)
     np.testing.assert_array_equal(table(windows.numbered()), now * [2, -2])
     table.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("np.zeros((len(actions), 3))", r"failed: its advice: AssertionError: advice must be of shape \(B, 2\)"),
+        ("np.zeros(len(actions))", r"advice must be of shape \(B, 2\)"),
+        ("np.zeros((len(actions), 2)) + [0, np.nan]", "its advice holds values that are not finite"),
+        ("np.zeros((len(actions), 2))[:, 6]", "failed: its advice: IndexError"),
+    ],
+)
+def test_advice_of_another_shape_is_refused_in_a_sentence(told: str, said: str):
+    """Columns beyond the actions were cut off without a word."""
+    rows = record(40)
+    windows = gather(rows.observations, rows.actions, rows.ages, np.arange(40), HORIZON).numbered()
+    source = PROGRAM[: PROGRAM.index("def advice")] + f"def advice(observations, actions, valid):\n    return {told}\n"
+    table: Any = CodeRaw(source, (1,), HORIZON).advises(2)
+    with closing(table), pytest.raises(ProgramFailed, match=said):
+        table(windows)
+
+
+MANY = "return np.repeat(observations[:, -1] * 1.0, 260, axis=1)"
+
+
+def test_a_long_program_may_advise_on_many_actions():
+    """Each action took ten nodes of the 4,000 that a program may have: a long one was refused in Crafter-Typed-Full."""
+    long = "".join(f"    now = now + {number} * observations[:, -1, 0]\n" for number in range(120))
+    source = f"{PROGRAM}\n\ndef unused(observations, now):\n{long}    return now\n"
+    source = source.replace("return np.stack([doubled(now), -1.0 * now, now * 0.0 + WORTH], axis=1)", MANY)
+    rows = record(8)
+    windows = gather(rows.observations, rows.actions, rows.ages, np.arange(8), HORIZON).numbered()
+    table: Any = CodeRaw(source, (1,), HORIZON).advises(260)
+    with closing(table):
+        np.testing.assert_array_equal(table(windows), np.repeat(rows.observations * 1.0, 260, axis=1))
 
 
 def test_stored_advice_comes_back_as_it_was(tmp_path: Path):

@@ -8,6 +8,7 @@ episodes that no feedback speaks of; the best is chosen, not the last. `votes` c
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from bkrl.labelers.plan import LENGTH, LabelResult, Plan, Variant
 from bkrl.labelers.quality import of_programs
 from bkrl.llm.protocol import NOT_ASKED, Exchange, Message, Request
 from bkrl.llm.session import AskSession
+from bkrl.sandbox.advice import CodeTable
 from bkrl.sandbox.pool import Sandbox, probation
 from bkrl.text.mission_words import MissionWords
 
@@ -308,13 +310,16 @@ def feedback_on(card: EnvCard, dataset: Dataset, validation: Validation, checked
 
 
 def checker(dataset: Dataset, words: MissionWords | None = None, memory: int = 0) -> Checker:
-    """Runs programs in the sandbox, with the behaviour checks every potential has to pass."""
+    """Runs programs in the sandbox, with the behaviour checks every potential has to pass, and their own advice."""
 
     def check(program: str, windows: Windows) -> Checked:
         try:
             with Sandbox(program, dataset.obs_shape, windows.horizon, words=words, memory=memory) as sandbox:
                 values, components = sandbox.evaluate(windows)
                 probation(sandbox, windows)
+                if (advice := CodeTable.of(sandbox, len(dataset.action_names))) is not None:
+                    with closing(advice):
+                        advice(windows)
         except BkrlError as error:
             return Checked(None, error=str(error))
         return Checked(values, components)

@@ -21,15 +21,13 @@ from bkrl.llm.rules.proposals import WEIGHT
 from bkrl.potentials.kinds import Fitted, LabelledKind, Maker, Shuffle, permuted
 from bkrl.potentials.protocol import Artefact, Raw
 from bkrl.runs.record import Run
-from bkrl.sandbox.check import ENTRY, parameters
+from bkrl.sandbox import advice
+from bkrl.sandbox.advice import CodeTable
 from bkrl.sandbox.pool import Sandbox, probation
-from bkrl.sandbox.process import Limits, ProgramFailed
 from bkrl.text.mission_words import MissionWords
 
 PROGRAM = "program.py"
 HORIZON = 5
-ADVICE = "advice"
-"""The function by which a program may say something of actions, too."""
 BOUNDS = (0.0, 1.0)
 """The scale of programs that read memory. Measured on a dataset it would end where the dataset does, and sub-goals that
 no explorer has reached are what such a program is for."""
@@ -57,37 +55,8 @@ class CodeRaw(Raw):
         return self.sandbox.evaluate_numbered(windows)[0]
 
     def advises(self, actions: int) -> CodeTable | None:
-        """What the program's own `advice` says of so many actions; None where it has no such function.
-
-        It is a program whose components are that advice, so that the sandbox runs it like any other. The potential it
-        had goes by another name there, for its advice may ask it.
-        """
-        module = ast.parse(self.source)
-        if not _advises(module):
-            return None
-        fields = ("id", "name", "arg")  # of variables, functions, parameters and keywords
-        named = [(node, field) for node in ast.walk(module) for field in fields if field in vars(node)]
-        taken = {vars(node)[field] for node, field in named}
-        other = f"{ENTRY}_of_states"
-        while other in taken:
-            other += "_"
-        for node, field in named:
-            if vars(node)[field] == ENTRY:
-                setattr(node, field, other)
-        given = ", ".join(parameters(self.reads.mission, self.reads.memory))
-        columns = ", ".join(f'"{action}": told[:, {action}]' for action in range(actions))
-        called = f"    told = {ADVICE}({given})\n    return told[:, 0], {{{columns}}}\n"
-        source = f"{ast.unparse(module)}\n\n\ndef {ENTRY}({given}):\n{called}"
-        return CodeTable(
-            Sandbox(
-                source,
-                self.obs_shape,
-                self.reads.horizon,
-                limits=Limits(components=actions),
-                words=self.words,
-                memory=len(self.memory),
-            )
-        )
+        """What the program's own `advice` says of so many actions; None where it has no such function."""
+        return CodeTable.of(self.sandbox, actions)
 
     def save(self, folder: Path) -> tuple[list[str], dict[str, Any]]:
         atomic_write(folder / PROGRAM, self.source)
@@ -96,27 +65,6 @@ class CodeRaw(Raw):
         return [PROGRAM], {"sandbox": self.sandbox.level, **read}
 
     def close(self) -> None:
-        self.sandbox.close()
-
-
-def _advises(module: ast.Module) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == ADVICE for node in module.body)
-
-
-class CodeTable:
-    """See `ActionTable`: a program's own advice."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.sandbox = sandbox
-
-    def __call__(self, windows: Windows) -> NDArray[np.float64]:
-        told = np.stack(list(self.sandbox.evaluate_numbered(windows)[1].values()), 1)
-        if not np.isfinite(told).all():
-            raise ProgramFailed("returned", "its advice holds values that are not finite")
-        return told
-
-    def close(self) -> None:
-        """End the worker."""
         self.sandbox.close()
 
 
@@ -152,7 +100,7 @@ def read(labels: Run, dataset: Dataset, *, shuffle: Shuffle | None, bounds: str 
 
 def advises(labels: Run) -> bool:
     """Whether the chosen program of a label run itself says something of actions."""
-    return _advises(ast.parse(str(_chosen(labels)["program"])))
+    return advice.advises(ast.parse(str(_chosen(labels)["program"])))
 
 
 def _chosen(labels: Run) -> dict[str, Any]:
