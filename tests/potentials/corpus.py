@@ -119,6 +119,22 @@ NUMPY = [
     _program("import numpy.lib", "S", "import numpy.lib\nreturn actions"),
     _program("take out of range", "E", "return np.take(actions[:, 0], [10 ** 9])"),
     _program("empty_like", "S", "return np.empty_like(actions[:, 0])"),
+    _program("where without out", "S", "a, b = actions[:, 0], actions[:, 1]\nreturn np.divide(a, b, where=b > 0)"),
+    _program("where with out=None", "S", "a = actions[:, 0]\nreturn np.sqrt(a, out=None, where=a > 0)"),
+    _program("where of a method", "S", "a = actions[:, 0]\nreturn a.clip(0, 1, where=a > 0)"),
+    _program("where by another name", "S", "f, a = np.sqrt, actions[:, 0]\nreturn f(a, where=a > 0)"),
+    _program("where with out", "OK", "a = actions[:, 0]\nreturn np.sqrt(a, where=a > 0, out=np.zeros(len(a)))"),
+    _program(
+        "where of a sum",
+        "OK",
+        "return np.sum(actions, axis=1, where=actions > 2) + actions.sum(axis=1, where=valid[:, 1:])",
+    ),
+    _file(
+        "where of a helper",
+        "OK",
+        "def some(x, where):\n    return np.where(where, x, 0)\n\n"
+        + body("return some(actions[:, 0], where=actions[:, 0] > 2)"),
+    ),
     _program("ufunc attribute", "S", "return np.add.reduce(actions)"),
 ]
 

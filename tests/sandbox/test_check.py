@@ -57,6 +57,13 @@ def test_helpers_constants_and_ordinary_syntax_are_fine():
     )
 
 
+def test_places_that_where_leaves_out_are_not_read_from_memory():
+    """np.divide(a, b, where=b > 0) gave a window a value that depended on those beside it."""
+    (said,) = problems(body("return np.divide(actions[:, 0], 2, where=actions[:, 0] > 0)"))
+    assert said.startswith("line 2: where= without out= leaves other places uninitialised")
+    assert "use np.where, or add out=np.zeros(...)" in said
+
+
 def test_every_listed_name_exists():
     import math
 

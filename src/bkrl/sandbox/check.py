@@ -67,6 +67,8 @@ METHODS = _names(
     "flatten get index item items keys max mean min ndim nonzero pop prod ravel repeat reshape round shape size "
     "squeeze std sum swapaxes take tolist trace transpose values var"
 )
+REDUCTIONS = _names("all amax amin any max mean min nanmax nanmean nanmin nanstd nansum nanvar prod std sum var")
+"""What leaves out the places that `where=` leaves out; any other function returns what was in memory there."""
 DTYPE_STRINGS = _names(
     "bool int int8 int16 int32 int64 uint8 uint16 uint32 uint64 float float32 float64 i4 i8 f4 f8 u1"
 )
@@ -401,8 +403,25 @@ class _Checker:
         for keyword in node.keywords:
             if keyword.arg == "dtype":
                 self.dtype(keyword.value)
+        if self.leaves_places(node):
+            self.refuse(
+                node,
+                "where= without out= leaves other places uninitialised, so the result would not be deterministic; use "
+                "np.where, or add out=np.zeros(...)",
+            )
         if not isinstance(function, ast.Name | ast.Attribute):
             self.refuse(node, "only named functions and methods can be called")
+
+    def leaves_places(self, node: ast.Call) -> bool:
+        """Whether NumPy would leave places of its result as they were in memory."""
+        function = node.func
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if isinstance(function, ast.Name) and function.id in self.functions:  # may have a parameter of that name
+            return False
+        if isinstance(function, ast.Attribute) and function.attr in REDUCTIONS:
+            return False
+        out = given.get("out")
+        return "where" in given and (out is None or (isinstance(out, ast.Constant) and out.value is None))
 
     def dtype(self, node: ast.expr) -> None:
         text = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in DTYPE_STRINGS
