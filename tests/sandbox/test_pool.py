@@ -132,6 +132,22 @@ def test_a_hang_is_killed_at_its_limit_and_the_sandbox_goes_on():
         np.testing.assert_array_equal(program(windows()), first)
 
 
+def test_a_programs_time_is_that_of_a_call_however_many_windows_come_at_once(monkeypatch):
+    """32 calls had the time of one: what passed on the few windows of a label run failed on those of a training."""
+    given: list[tuple[int, float]] = []
+    evaluate = Worker.evaluate
+
+    def noted(self, some, seconds):
+        given.append((len(some), seconds))
+        return evaluate(self, some, 120.0)
+
+    monkeypatch.setattr(Worker, "evaluate", noted)
+    with Sandbox(FINE, (4,), 2, limits=replace(LIMITS, call=3.0)) as program:
+        program.evaluate_numbered(windows(7))
+        program.evaluate_numbered(windows(33 * CHUNK + 1))
+    assert given == [(7, 3.0), (32 * CHUNK, 96.0), (CHUNK + 1, 6.0)]
+
+
 def test_values_are_the_same_for_any_batch_bit_for_bit():
     source = body(
         "x = np.sqrt(observations.astype(float) + 0.1)\n"

@@ -20,6 +20,7 @@ certificate and the potential report are there for that); on systems other than 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -139,14 +140,15 @@ class Sandbox:
         if self._busy_seconds > self.limits.cpu_seconds / 2:  # well before the CPU limit would end an honest program
             self.restart()
         began = time.monotonic()
+        seconds = self.limits.call * math.ceil(len(windows) / CHUNK)
         try:
             try:
-                return self._alive().evaluate(windows, self.limits.call)
+                return self._alive().evaluate(windows, seconds)
             except ProgramFailed as error:
                 if error.kind != "killed":
                     raise
                 self.restart()  # a kill can come from outside (the machine ran out of memory): one second chance
-                return self._alive().evaluate(windows, self.limits.call)
+                return self._alive().evaluate(windows, seconds)
         finally:
             self._busy_seconds += time.monotonic() - began
 

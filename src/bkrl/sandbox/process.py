@@ -64,8 +64,8 @@ class ProgramFailed(RunFailed):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use: wall seconds to start and load, wall seconds a call, MiB of memory, CPU seconds; and how
-    many components may come back.
+    """What a program may use: wall seconds to start and load, wall seconds a call (each sees CHUNK windows), MiB of
+    memory, CPU seconds; and how many components may come back.
     """
 
     start: float = 30.0
