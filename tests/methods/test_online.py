@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from bkrl.llm import open_backend
 from bkrl.llm.protocol import Reply, request_content, request_key
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
-from bkrl.methods import TrainRsConfig
+from bkrl.methods import TrainRsConfig, online
+from bkrl.potentials.preference.live import LivePreferences
 from bkrl.report.costs import costs
 from bkrl.report.provenance import follow
 from bkrl.runs.record import Run
@@ -173,7 +175,7 @@ def test_what_was_accepted_when_is_accepted_again_however_quick_the_annotator_is
     with Store(tmp_path) as store, AskSession(Answers(), store) as session:
         asked = offered(live(session))
         came: list[Any] = []
-        asked.session.submit = lambda requests: None
+        asked.session.submit = lambda requests, send: None
         asked.session.poll = lambda: [came.pop() for _ in list(came)]
         asked.open(tmp_path / "run")
         asked.ask(1)
@@ -210,6 +212,57 @@ def test_what_was_accepted_when_is_accepted_again_however_quick_the_annotator_is
     assert labels[1] == labels[2] == [0.5, -1.0, 1.0, -2.0]
     assert labels[3] == history.tolist() == [0.5, -1.0, 1.0, 0.0]
     assert len(accepted(tmp_path / "run")) == 4
+
+
+def test_what_could_not_be_accepted_any_more_is_not_sent(tmp_path):
+    """Questions of the last time were sent and paid, and no answer to them was ever accepted; kept replies are."""
+    with Store(tmp_path) as store, AskSession(Answers(), store) as session:
+        asked = offered(live(session))
+        requests: list[Any] = []
+        submit = session.submit
+        session.submit = lambda some, send: requests.extend(some)  # type: ignore[method-assign]
+        asked.ask(1)
+        asked = offered(live(session))
+        session.submit = submit  # type: ignore[method-assign]
+        key = request_key(Answers.identity, requests[2])
+        assert store.begin(key) is not None
+        reply = Reply(json.dumps({"thoughts": "", "choice": "A"}))
+        store.put(key, reply, request_content(Answers.identity, requests[2]))
+        asked.ask(1, last=True)
+        asked.accept(1)
+        assert asked.labels.tolist() == [-2.0, -2.0, 1.0, -2.0]
+        again = live(session)
+        again.restore({name: np.array(array) for name, array in asked.state().items()}, last=True)
+        assert not session._submitted
+        assert session.facts()["sent"] == 0
+
+
+@pytest.mark.parametrize("every", [100, 256, 600, 1_000, 1_024, 1_280])
+@pytest.mark.parametrize("steps", [1_281, 2_304, 2_305, 2_560])
+def test_pairs_are_asked_about_after_so_many_steps_and_never_after_the_last(tmp_path, every, steps):
+    config = settings(tmp_path, label_every=every, steps=steps)
+    asked: list[tuple[int, bool]] = []
+    comparisons: Any = SimpleNamespace(
+        length=2, usable=np.zeros(0), offer=lambda rollout: None, accept=lambda step: None,
+        ask=lambda step, last: asked.append((step, last)),
+    )  # fmt: skip
+    period, times = online._points(config)
+    potential = LivePreferences(comparisons, env_spec(ENV), every=period, times=times, epochs=1, seed=1)
+    rollout: Any = SimpleNamespace(rewards=np.zeros((16, 16)))
+    while potential.steps < steps:
+        potential.saw(rollout)
+    points = [end for end in range(256, steps, 256) if end // every > (end - 256) // every]
+    assert asked == [(end, end == points[-1]) for end in points]
+
+
+def test_a_single_time_to_accept_answers_is_refused(server, tmp_path):  # noqa: F811
+    """All questions were sent, and the run was plain PPO: their answers would have been accepted the next time."""
+    config = settings(tmp_path / "run", llm="openai:m", label_every=1_280)
+    with pytest.raises(UsageError, match="--label-every 1,280 leaves no time in 2,560 steps"):
+        train_rs.run(config, Reporter())
+    assert not (tmp_path / "run").exists()
+    assert not server.requests
+    assert train_rs.outlook(replace(config, dry_run=True, label_wait=True)).requests == 16
 
 
 def test_a_segment_is_asked_about_once_and_pairs_stay_within_a_part():
@@ -258,9 +311,11 @@ def test_a_damaged_record_is_named(tmp_path, monkeypatch):
 def test_a_forecast_asks_nothing(server, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     found = train_rs.outlook(settings(tmp_path / "run", llm="openai:m", dry_run=True))
-    assert found.requests == 9 * 16
-    assert "At most 144 requests: 16 pairs at each of 9 times" in found.notes[0]
-    assert found.tokens_in > 9 * 16 * 100
+    assert found.requests == 8 * 16
+    assert "At most 128 requests: 16 pairs at each of 8 times" in found.notes[0]
+    assert found.tokens_in > 8 * 16 * 100
     assert len(found.prompts) == 3
     assert not server.requests
     assert not list(tmp_path.iterdir())
+    waiting = train_rs.outlook(settings(tmp_path / "run", llm="openai:m", dry_run=True, label_wait=True))
+    assert waiting.requests == 9 * 16

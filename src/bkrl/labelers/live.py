@@ -142,15 +142,17 @@ class LiveComparisons:
         self._pool = Windows.joined([self._pool, windows[whole]])
         self._pool_groups = np.concatenate([self._pool_groups, whole])
 
-    def ask(self, step: int) -> None:
-        """Ask about pairs of what was offered since the last time. A segment is asked about once, by its words."""
+    def ask(self, step: int, last: bool = False) -> None:
+        """Ask about pairs of what was offered since the last time. A segment is asked about once, by its words. `last`:
+        nothing is accepted after this step, so that what is neither kept nor waited for is not sent.
+        """
         first, second = self._drawn(step).T
         known = len(self.labels)
         self.a, self.b = (Windows.joined([old, self._pool[rows]]) for old, rows in ((self.a, first), (self.b, second)))
         self.groups = np.concatenate([self.groups, self._pool_groups[first]])
         self.labels = np.concatenate([self.labels, np.full(len(first), _WAITING)])
         self._pool, self._pool_groups = self._pool[:0], self._pool_groups[:0]
-        self._send(np.arange(known, len(self.labels)))
+        self._send(np.arange(known, len(self.labels)), last)
 
     def accept(self, step: int) -> None:
         """Take in the answers that have come; those that were noted for this step, where some were."""
@@ -231,8 +233,8 @@ class LiveComparisons:
     def _request(self, a: SegmentText, b: SegmentText) -> Request:
         return self.sampling.request(turns(pair_prompt(self.card, a, b)), CHOICE_SCHEMA, 0)
 
-    def _send(self, rows: NDArray[np.int64]) -> None:
-        """Ask about these pairs; those that are to be waited for are asked about when they are wanted."""
+    def _send(self, rows: NDArray[np.int64], last: bool) -> None:
+        """Ask about these pairs; those that are to be waited for are asked about when they are wanted. See `ask`."""
         noted = {question for point in self._noted.values() for question in point}
         new: list[Request] = []
         for row, a, b in zip(rows.tolist(), self._texts(self.a[rows]), self._texts(self.b[rows]), strict=True):
@@ -241,7 +243,7 @@ class LiveComparisons:
             self._waiting[question] = row, request
             if not self.at_once and question not in noted:
                 new.append(request)
-        self.session.submit(new)
+        self.session.submit(new, send=not last)
 
     def _arrived(self) -> dict[str, float]:
         """Labels of the waiting pairs whose answers are there, in the order of asking."""
@@ -279,8 +281,8 @@ class LiveComparisons:
             **self.session.state(),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `state` returned, and ask again about what waited for an answer."""
+    def restore(self, state: Mapping[str, NDArray[Any]], last: bool = False) -> None:
+        """Take back what `state` returned, and ask again about what waited for an answer; see `ask`."""
         sides = (under(state, f"{side}.") for side in _SIDES)
         self.a, self.b, self._pool = (Windows.of(one["observations"], one["actions"], one["valid"]) for one in sides)
         self.groups, self._pool_groups = state["groups"], state["pool.groups"]
@@ -288,7 +290,7 @@ class LiveComparisons:
         self._said = {_name(text) for windows in (self.a, self.b) for text in self._texts(windows)}
         self.session.restore(state)
         self._waiting.clear()
-        self._send(np.flatnonzero(self.labels == _WAITING))
+        self._send(np.flatnonzero(self.labels == _WAITING), last)
 
 
 def _name(text: SegmentText) -> str:

@@ -73,14 +73,20 @@ class AskSession(Asker):
                     running.cancel()
                 raise
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[Request], send: bool = True) -> None:
         """Ask without waiting. A request that is submitted already and was not polled yet is not submitted again. One
         whose reply is kept is answered at once, so that when it can be polled is no question of time.
+
+        Args:
+            requests: what is asked.
+            send: False leaves those out whose reply is not kept.
         """
         keys = {request_key(self.backend.identity or {}, request): request for request in requests}
         new = {key: request for key, request in keys.items() if key not in self._submitted}
         there = [None] * len(new) if self.store is None or not new else self.call(self._all_kept(new.values()))
         for (key, request), kept in zip(new.items(), there, strict=True):
+            if kept is None and not send:
+                continue
             self._count += 1
             if kept is None:
                 self._submitted[key] = self._start(self._answer_or_why(request, key))

@@ -99,12 +99,13 @@ def build(settings: OnlineSettings) -> Training:
     with ExitStack() as stack:
         comparisons = comparisons_of(settings, stack)
         stack.callback(comparisons.close)
+        every, times = _points(settings)
         setup = set_up(settings)
         potential = LivePreferences(
             comparisons,
             setup.envs.env_spec,
-            every=settings.label_every,
-            until=settings.steps,
+            every=every,
+            times=times,
             epochs=settings.epochs,
             seed=settings.seed,
             shuffled=settings.label_control == "shuffled",
@@ -121,6 +122,13 @@ def build(settings: OnlineSettings) -> Training:
             comparisons=comparisons,
             potential=potential,
         )
+
+
+def _points(settings: OnlineSettings) -> tuple[int, int]:
+    """Env steps between two times at which answers are accepted, and how many of these come before the run ends."""
+    rollout = settings.ppo.rollout_steps
+    every = max(settings.label_every, rollout)
+    return every, (settings.steps - 1) // rollout * rollout // every
 
 
 def _check(settings: OnlineSettings) -> None:
@@ -152,7 +160,7 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
     """What asks the annotator of the settings; its session is closed with `stack`.
 
     Raises:
-        UsageError: no annotator has the name, or a cost is bounded and not known.
+        UsageError: no annotator has the name, a cost is bounded and not known, or no answer could be accepted.
         InputError: a key, model or file is not there.
     """
     from bkrl.envs import captioner, env_spec
@@ -163,7 +171,7 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
 
     facts = env_spec(settings.env)
     session = open_session(settings.llm, settings, stack)
-    return LiveComparisons(
+    comparisons = LiveComparisons(
         session,
         env_card(settings.env),
         captioner(settings.env),
@@ -174,6 +182,12 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
         seed=settings.seed,
         wait=settings.label_wait,
     )
+    if not comparisons.at_once and _points(settings)[1] < 2:
+        raise UsageError(
+            f"--label-every {settings.label_every:,} leaves no time in {settings.steps:,} steps at which an answer "
+            "could be accepted; choose a smaller one, more --steps, or --label-wait."
+        )
+    return comparisons
 
 
 def outlook(settings: OnlineSettings) -> Outlook:
@@ -186,7 +200,7 @@ def outlook(settings: OnlineSettings) -> Outlook:
         requests = comparisons.by_chance(settings.env, settings.ppo.num_envs)
         session = comparisons.session
         found = forecast(requests, _REPLY_TOKENS, settings.cache, session.backend.identity, session.price)
-    times = (settings.steps - 1) // max(settings.label_every, settings.ppo.rollout_steps)
+    times = _points(settings)[1] - (not comparisons.at_once)
     expected = times * settings.label_num
     share = expected / max(1, len(requests))
     note = (

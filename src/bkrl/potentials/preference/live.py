@@ -31,8 +31,8 @@ class LivePreferences:
     Args:
         comparisons: where preferences come from.
         env_spec: whose windows Φ reads.
-        every: env steps between two fits.
-        until: env steps of the run; nothing is asked once they are reached.
+        every: env steps between two fits, those of a rollout or more.
+        times: how often answers are accepted before the run ends.
         epochs: most passes of a fit.
         seed: of the fits.
         shuffled: deal the labels out anew before each fit, for a control.
@@ -44,13 +44,13 @@ class LivePreferences:
         env_spec: EnvSpec,
         *,
         every: int,
-        until: int,
+        times: int,
         epochs: int,
         seed: int,
         shuffled: bool = False,
     ) -> None:
         self.comparisons, self.env_spec = comparisons, env_spec
-        self.every, self.until, self.epochs, self.seed, self.shuffled = every, until, epochs, seed, shuffled
+        self.every, self.times, self.epochs, self.seed, self.shuffled = every, times, epochs, seed, shuffled
         self.config = net_config(env_spec, comparisons.length)
         self.potential = self._scaled(Zero(comparisons.length), Scale(-1.0, 0.0))  # before anything is known
         self.steps = self.fits = self.fitted = 0
@@ -59,10 +59,14 @@ class LivePreferences:
     def saw(self, rollout: Rollout) -> None:
         before, self.steps = self.steps, self.steps + rollout.rewards.size
         self.comparisons.offer(rollout)
-        if self.steps // self.every > before // self.every and self.steps < self.until:
-            self.comparisons.ask(self.steps)
+        if before // self.every < self._passed <= self.times:
+            self.comparisons.ask(self.steps, last=self._passed == self.times)
             self.comparisons.accept(self.steps)
             self._fit()
+
+    @property
+    def _passed(self) -> int:
+        return self.steps // self.every
 
     def metrics(self) -> dict[str, float]:
         """Pairs with a label, fits, and the share of unseen pairs that the last fit orders as they are labelled."""
@@ -105,8 +109,8 @@ class LivePreferences:
         return arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self.comparisons.restore(under(state, "comparisons."))
         self.steps, self.fits, self.fitted = (int(count) for count in state["counts"])
+        self.comparisons.restore(under(state, "comparisons."), last=self._passed >= self.times)
         if "scale" in state:
             lo, hi, temperature, self.accuracy = (float(one) for one in state["scale"])
             net = PreferenceNet(self.config)
