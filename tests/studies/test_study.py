@@ -443,3 +443,19 @@ def test_an_entry_says_what_its_report_calls_it(tmp_path: Path):
     assert plan({"world": [env_spec | {"algs": [entry | {"title": " "}]}]}, tmp_path).report.config.titles == ()
     with pytest.raises(UsageError, match="The title of 'g' is text in quotes, not 3"):
         plan({"world": [env_spec | {"algs": [entry | {"title": 3}]}]}, tmp_path)
+
+
+@pytest.mark.parametrize("other", [{"title": "novelty of pictures"}, {}, {"title": " "}])
+def test_entries_of_one_name_have_one_title(tmp_path: Path, other: dict[str, str]):
+    """The last title of a name won in every section and task, also over an entry that had none."""
+    entry = {"name": "g", "alg": "rnd", "title": "novelty alone"}
+    namesake = {"name": "g", "alg": "rnd"} | other
+    train = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
+    world = {"name": "w", "algs": [entry], "seeds": [1], "train_rs": train}
+    tasks = {"name": "w", "seeds": [1], "train_rs": train}
+    tasks["task"] = [{"name": "a", "algs": [namesake]}, {"name": "b", "algs": [entry]}]
+    for worlds in ([world, world | {"name": "v", "algs": [namesake]}], [tasks]):
+        with pytest.raises(UsageError, match="Entries named 'g' differ in their title; give them one title, or rename"):
+            plan({"world": worlds}, tmp_path)
+    again = world | {"name": "v"}
+    assert plan({"world": [world, again]}, tmp_path).report.config.titles == ("g=novelty alone",)

@@ -107,7 +107,7 @@ class StudySection:
                 for entry in together:
                     if entry.variant == variant:
                         self._potential(entry, draw)
-        self.titles = {entry.name: entry.title for entry in together if entry.title.strip()}
+        self.titles = [(entry.name, entry.title.strip()) for entry in together]
         for task, listed in zip(tasks, entries, strict=True):
             self._task(task, listed, draws)
 

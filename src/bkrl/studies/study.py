@@ -140,14 +140,14 @@ def plan(document: Mapping[str, Any], out: Path, name: str = "") -> Study:
     _apart([*(cell.run_dir for cell in cells), out / "report", out / "sweep"])
     title, minutes, slurm = document.get("title", "bkrl study"), document.get("minutes", 0), document.get("slurm", {})
     runs = tuple(cell.run_dir for cell in cells if cell.stage in ("train_rs", "evaluate"))
-    titles = {name: title for each in planned for name, title in each.titles.items()}
+    titles = _titles(planned)
     asked = settings.ReportConfig(
         runs=runs,
         out=out / "report",
         title=title,
         name=name,
         tuning_steps=document.get("tuning_steps", 0),
-        titles=tuple("=".join(one) for one in titles.items()),
+        titles=tuple(f"{entry}={said}" for entry, said in titles.items() if said),
     )
     report = Cell("report", asked)
     return Study(title, float(minutes), tuple(cells), report, slurm)
@@ -162,6 +162,15 @@ def _with_tasks(section: Mapping[str, Any], sections: Sequence[Mapping[str, Any]
     if "task" in section:
         raise UsageError(f"{section['name']} has tasks of its own, and those of {section['tasks']}; leave one out.")
     return {key: value for key, value in section.items() if key != "tasks"} | {"task": named[section["tasks"]]}
+
+
+def _titles(sections: Sequence[StudySection]) -> dict[str, str]:
+    """The title of each entry, by its name, which is all that a report knows it by; UsageError where it has several."""
+    titles: dict[str, str] = {}
+    for name, title in (pair for one in sections for pair in one.titles):
+        if titles.setdefault(name, title) != title:
+            raise UsageError(f"Entries named '{name}' differ in their title; give them one title, or rename one.")
+    return titles
 
 
 def _check_earlier(sections: Sequence[StudySection]) -> None:
