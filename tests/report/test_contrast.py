@@ -351,6 +351,56 @@ def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path)
         contrast(str(tmp_path / "later"), str(tmp_path / "ppo"), 0.8)
 
 
+def test_runs_that_begin_as_policies_of_one_entry_and_of_their_draw_are_one_method(tmp_path: Path) -> None:
+    """Each dataset was a method of its own: only the seed was cut off what a run begins as."""
+    later = tmp_path / "later"
+    for draw in (1, 2, 3):
+        root = tmp_path / f"data-{draw}"
+        collect(root, seed=draw)
+        label(root, "code")
+        potential = train_rm(root, "code", dataset=root / "data")
+        for seed in (1, 2):
+            first, second = (f"{name}-d{draw}-s{seed}" for name in ("first", "second"))
+            start = train_rs(tmp_path, "bk-code", seed, potential=potential, name=first)
+            train_rs(later, "bk-code", seed, potential=potential, init_from=start, name=second)
+
+    def methods() -> list[tuple[int, int]]:
+        chain = follow(sorted(later.iterdir()))
+        groups, _ = group_runs(training_runs(chain, [chain.nodes[path.as_posix()] for path in later.iterdir()])[0])
+        return sorted((len(group.runs), len({run.dataset for run in group.runs})) for group in groups)
+
+    assert methods() == [(6, 3)]
+    start = tmp_path / "first-d1-s3"
+    train_rs(tmp_path, "bk-code", 3, potential=tmp_path / "data-1" / "rm-code", name=start.name)
+    other = tmp_path / "data-2" / "rm-code"
+    train_rs(later, "bk-code", 3, potential=other, init_from=start, name="second-d2-s3")  # not the policy of its draw
+    assert methods() == [(1, 1), (6, 3)]
+
+
+def test_runs_that_begin_as_policies_of_an_entry_stay_one_method_where_the_study_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path was compared as it had been written, before the move, and in full or not."""
+
+    def trained(root: Path, seed: int) -> None:
+        train_rs(root / "ppo", "ppo", seed)
+        start = train_rs(root / "start", "ppo", seed, env=KEY, name=f"oracle-s{seed}")
+        train_rs(root / "later", "ppo", seed, init_from=start)
+
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path / "before", 1)
+    trained(Path("before"), 2)
+    Path("before").rename("after")
+    trained(tmp_path / "after", 3)
+    trained(Path("after"), 4)
+    for root in (Path("after"), tmp_path / "after"):
+        (one,), _ = contrast(str(root / "later"), str(root / "ppo"), 0.8)
+        assert one.a.n == 4
+    train_rs(Path("after/later"), "ppo", 5, init_from=Path("after/start/oracle-s1/policy.json"))
+    with pytest.raises(UsageError, match="holds several methods"):
+        contrast("after/later", "after/ppo", 0.8)
+
+
 @pytest.mark.parametrize("sides", [("bot", "ppo"), ("ppo", "bot")])
 def test_what_learns_nothing_goes_on_as_it_is_until_the_others_end(sides: tuple[str, str]) -> None:
     curves = {"bot": ((0.0,), (0.3,)), "ppo": ((0.0, 50.0, 100.0), (0.1, 0.5, 0.95))}

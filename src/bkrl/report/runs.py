@@ -1,8 +1,10 @@
 """From verified run directories to the training runs of a comparison, with every setting that must agree."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,9 +177,23 @@ def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
     flat |= {name: ", ".join(sorted(values)) for name, values in told.items()}
     if "pqn.epsilon_share" in flat or flat.get("ppo.anneal_lr") == "True":  # rates that fall to the end: where it is
         flat["steps"] = str(node.config.get("steps"))
-    # Where run s of a study begins as policy s of an entry, NAME-sS, or is guided by it, the runs are one method's.
-    of_seed = f"-s{node.config.get('seed')}"
-    return flat | {name: flat[name].removesuffix(of_seed) for name in ("init_from", "guide") if name in flat}
+    return flat | {name: _entry_of(node, flat[name]) for name in ("init_from", "guide") if name in flat}
+
+
+def _entry_of(node: Node, recorded: str) -> str:
+    """What a run begins as, or is guided by, without an ending, as its path is where the study is read from now.
+
+    Where run s of a study begins as policy s of an entry, NAME-sS or of the same draws NAME-dD-lL-sS, the runs are one
+    method's.
+    """
+    was, now, place = Path(str(node.config.get("out"))), Path(node.key), Path(recorded)
+    while was.name and was.name == now.name:  # up to the folder that was moved, or is named in full or not
+        was, now = was.parent, now.parent
+    if place.is_relative_to(was):
+        place = now / place.relative_to(was)
+    seed = f"-s{node.config.get('seed')}"
+    drawn = re.search(rf"((-d\d+)?(-l\d+)?){seed}$", Path(node.key).name)
+    return re.sub(f"({drawn[1] if drawn else ''})?{seed}$", "", place.as_posix())
 
 
 def _flat(config: Mapping[str, Any], stage: str, prefix: str) -> dict[str, str]:
