@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write, make_folder, read_table, to_json, write_table
 from bkrl.core.flags import Flag
 from bkrl.data.schema import GOALS
+from bkrl.runs import software
 from bkrl.runs.folder import acquire, busy, remove_contents
 from bkrl.runs.identity import changed
 from bkrl.runs.inputs import check_inputs
@@ -47,6 +50,20 @@ def test_a_finished_run_opens_and_says_what_it_holds(tmp_path):
     assert run.facts == {"answer": 42}
     assert set(run.manifest["outputs"]) == {"a.txt", "metrics.jsonl"}
     assert run.metrics() == [{"step": 0, "eval/return": 1.5}]
+
+
+def test_a_manifest_names_the_commit_of_when_the_first_run_began(tmp_path, monkeypatch):
+    """It named the commit that was checked out when that run ended: work may go on while a policy trains."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(software, "__file__", str(tmp_path / "src" / "bkrl" / "runs" / "software.py"))
+    monkeypatch.setattr(software, "_code", cache(software._code.__wrapped__))
+    there = ["before"]
+    git = lambda command, **_: SimpleNamespace(returncode=0, stdout=there[0] if "rev-parse" in command else "")  # noqa: E731
+    monkeypatch.setattr(subprocess, "run", git)
+    run = Run.create(tmp_path / "r", stage="label", config=Config())
+    there[0] = "after"
+    run.finish([])
+    assert run.manifest["code"] == {"commit": "before", "dirty": False}
 
 
 def test_the_same_command_finds_its_run_and_another_is_refused(tmp_path):

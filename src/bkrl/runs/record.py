@@ -83,6 +83,7 @@ class Run:
             lock = claim(path, stage, places.values(), fresh)
             if lock is not None:
                 stack.enter_context(lock)
+                software()  # it is kept: what is checked out when `finish` writes it may be other code than what ran
             found = read_json(path / CONFIG, Config) if (path / CONFIG).exists() else None
             different = [] if found is None else differences(found, wanted, type(config))
             if different and (lock is None or not only_config(path)):
