@@ -21,10 +21,13 @@ from bkrl.core.config import CollectConfig
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.data.derive import merge
 from bkrl.envs import make_vec
 from bkrl.learn.bc import Cloning, demonstrations
 from bkrl.methods import TrainRsConfig
 from bkrl.methods.bc import ClonedLM
+from bkrl.report.provenance import follow
+from bkrl.report.runs import training_runs
 from bkrl.runs.record import Run
 from bkrl.stages import collect, train_rs
 from tests.stages.interrupted import the_same_when_killed
@@ -79,6 +82,21 @@ def test_its_datasets_can_be_cloned_and_hold_the_labels(run: Run, tmp_path: Path
     how = {"steps": 64, "eval_every": 64, "batch_size": 16}
     clone = train_rs.run(settings(tmp_path / "clone", alg="bc", data=data, **how), Reporter())
     assert clone.facts["samples_train"] > 10
+
+
+def test_a_clone_of_its_datasets_is_charged_for_them_and_the_rounds_before_them_once(run: Run, tmp_path: Path) -> None:
+    """They cost nothing in reports, so that a clone of them did not, either."""
+    rounds = sorted((run.path / "data").iterdir())[:3]
+    lengths = [Dataset.open(path).num_steps for path in rounds]
+    first, last = follow(rounds[:1]), follow(rounds[2:])
+    assert [sum(node.steps for node in chain.nodes.values()) for chain in (first, last)] == [lengths[0], sum(lengths)]
+    together = merge(rounds, tmp_path / "together", Reporter()).path
+    how = {"steps": 64, "eval_every": 64, "batch_size": 16}
+    clone = train_rs.run(settings(tmp_path / "clone", alg="bc", data=together, **how), Reporter())
+    chain = follow([clone.path])
+    (trained,), _ = training_runs(chain, chain.of("train-rs"))
+    assert trained.collect_steps == sum(lengths)
+    assert chain.problems == []
 
 
 def test_a_round_is_read_once_and_what_was_read_stays_what_it_is(

@@ -57,7 +57,8 @@ class Dagger(Learner):
         """The dataset of the next round. One that an interrupted run left there is made again, the same."""
         facts, number = env_spec(self.settings.env), self.number
         config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
-        run = Run.renew(self._place(number), stage="collect", config=config)
+        earlier = {"earlier round": self._place(number - 1)} if share < 1 else {}  # what the learner has learnt from
+        run = Run.renew(self._place(number), stage="collect", config=config, inputs=earlier)
         agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))
         writer = open_writer(run, facts, self.envs, facts.language, played_by="a learner and its bot", labelled=True)
         record(
@@ -72,7 +73,9 @@ class Dagger(Learner):
             tick=tick,
         )
         writer.close()
-        run.finish(writer.outputs, env_id=facts.env_id, explorer="dagger", bot_share=share)
+        played = int(writer.column("length").sum())
+        counts = {"recorded_episodes": writer.num_episodes, "recorded_steps": played, "steps": played}
+        run.finish(writer.outputs, env_id=facts.env_id, explorer="dagger", bot_share=share, **counts)
         run.release()
         return Dataset.open(run.path)
 
