@@ -65,6 +65,14 @@ def test_an_episode_is_played_and_begun_again_in_the_same_place(tmp_path):
     assert "begin another with start_episode" in paid[7]
 
 
+def test_episodes_without_a_seed_are_different_ones(tmp_path):
+    """Each began with the first seed of the same stream."""
+    begin = ("start_episode", {"env": "Toy-Chain"})
+    states = [("episode_state", {"episode": number}) for number in (1, 2, 3)]
+    found = asked(server(tmp_path), begin, begin, begin, *states)[3:]
+    assert len({one["seed"] for one in found}) == 3
+
+
 def test_episodes_are_bounded_and_closed(tmp_path):
     from bkrl.serve.mcp import MOST_EPISODES
 

@@ -43,7 +43,7 @@ class Desk:
         """
         if len(self._played) >= MOST_EPISODES:
             raise UsageError(f"{MOST_EPISODES} episodes are open; end one with end_episode.")
-        sessions = Sessions(env, 1, self._place(potential) if potential else None)
+        sessions = Sessions(env, 1, self._place(potential) if potential else None, seed=self._count + 1)
         try:
             sessions.reset(sessions.open(), [sessions.start(seed, actions)])
         except BaseException:
