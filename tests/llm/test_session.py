@@ -17,6 +17,7 @@ from bkrl.labelers.material import SegmentText, env_card
 from bkrl.llm import open_backend
 from bkrl.llm.budget import Budget
 from bkrl.llm.policy import AskPolicy
+from bkrl.llm.prices import Price
 from bkrl.llm.protocol import Connection, Message, Request
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
@@ -96,6 +97,27 @@ def test_a_refusal_is_paid_for_once_in_a_session(server: FaultServer, tmp_path: 
             session.submit(requests(0))
             assert [exchange.status for exchange in session.poll(30.0)] == ["refused"]
     assert max(server.billed.values()) == 1
+
+
+@pytest.mark.parametrize("does", [("refusal",), ("length", "refusal"), ("length", "length"), ("length", "good")])
+def test_what_a_run_had_is_counted_again_as_it_was(server: FaultServer, tmp_path: Path, does: tuple[str, ...]) -> None:
+    """Of a refusal, and of a reply that was cut off, neither failure nor tokens nor dollars were counted again."""
+    server.plan = lambda prompt, attempt: does[attempt]
+    facts = []
+    for life in range(3):
+        with Store(tmp_path) as store, opened(store) as session:
+            session.price = session.usage.price = Price(1.0, 1.0, 1.0)
+            session.keep_account(tmp_path)
+            if life < 2:
+                session.submit(requests(0))
+                session.poll(30.0)
+            else:
+                session.count_again(requests(0))
+            facts.append(session.facts())
+            session.budget.close()
+    assert facts[0] == facts[1] == facts[2]
+    assert facts[0]["prompt_tokens"] == 100 * len(does)
+    assert sum(server.billed.values()) == len(does)
 
 
 def test_a_budget_bounds_both_ways_together_and_a_stop_is_final(server: FaultServer, tmp_path: Path) -> None:

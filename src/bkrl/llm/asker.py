@@ -136,20 +136,26 @@ class Asker:
         return Exchange(request, "", reply)
 
     async def _kept(self, request: Request) -> Exchange | None:
-        found = None if self.store is None else kept_in(self.store, self.backend.identity or {}, request)
-        return None if found is None else self._found(*found)
+        """What `_answer` would give without sending anything, or None."""
+        found = self._known(request)
+        return self._known(_longer(request)) if found is not None and found.status == "truncated" else found
+
+    def _known(self, request: Request) -> Exchange | None:
+        """What need not be asked: an answer that is kept, or a refusal to what the run sent."""
+        key = request_key(self.backend.identity or {}, request)
+        kept = self.store.known(key) if self.store is not None else None
+        if kept is None and key in self._refused:
+            return self._refused[key]
+        if kept is None and self.store is not None and key[:KEY] in self.budget.over:
+            kept = self.store.refusal(key)
+        return None if kept is None else self._found(key, request, kept)
 
     async def _ask_stored(self, request: Request) -> Exchange:
         key = request_key(self.backend.identity or {}, request)
-        kept = self.store.known(key) if self.store is not None else None
-        if kept is not None:
-            return self._found(key, request, kept)
-        if key in self._refused:
-            return self._refused[key]
+        if (known := self._known(request)) is not None:
+            return known
         if key in self._flying:
             return await asyncio.shield(self._flying[key])
-        if self.store is not None and key[:KEY] in self.budget.over and (refusal := self.store.refusal(key)):
-            return self._found(key, request, refusal)
         future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
         if not self._flying:
             self._flying_since = time.monotonic()
