@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from dataclasses import replace
 from datetime import date
@@ -14,10 +15,12 @@ from bkrl.core.config import AskConfig
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
+from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget, Exhausted
+from bkrl.llm.openai import OpenAIBackend, Refused
 from bkrl.llm.opening import session_with
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
-from bkrl.llm.protocol import Connection, Exchange, Message, Reply, Request
+from bkrl.llm.protocol import Connection, Exchange, Fault, Message, Reply, Request, request_content
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
@@ -231,6 +234,22 @@ def test_flex_is_asked_for_priced_and_missed_loudly(server: FaultServer, tmp_pat
             pytest.raises(RunFailed, match="no flex tier"),
         ):
             asker.ask([Request((Message("user", "y"),))])
+
+
+def test_a_project_does_not_choose_a_dearer_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a tier OpenAI takes the project's setting, and a reply at its price was booked at the standard one."""
+    request = Request((Message("user", "x"),))
+    for address, sent in (("https://api.openai.com/v1", "default"), ("https://api.example.com/v1", None)):
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        backend = OpenAIBackend("m", Connection(tmp_path, asking=False))
+        parameters, _ = backend.parameters(request)
+        assert parameters.get("service_tier") == sent
+        assert "service_tier" not in json.loads(BatchApi(backend).line("k", request))["body"]
+        assert "tier" not in request_content(backend.identity, request)
+        flex, _ = OpenAIBackend("m", Connection(tmp_path, tier="flex", asking=False)).parameters(request)
+        assert flex["service_tier"] == "flex"
+        refused = Refused(Fault("item", "bad request", "no service_tier"), "unsupported: service_tier")
+        assert backend.adapted(refused, parameters).reason != "no such tier", "nobody asked for flex"
 
 
 def test_flex_is_given_the_time_that_it_takes(tmp_path: Path) -> None:

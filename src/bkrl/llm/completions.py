@@ -29,7 +29,8 @@ def read_json_body(content: bytes, address: str, secrets: Secrets) -> Any:
 def read_completion(body: Any, headers: Mapping[str, str], form: ReplyFormat, tier: Tier = "default") -> Reply:
     """A reply out of the body of a 200 answer. Raises Fault for everything that is not one.
 
-    `tier`: what was asked for; a body that names another one is believed.
+    `tier`: what was asked for. A body that names another than flex, where that was asked for, is believed; any other
+    reply counts as of the tier that was asked for, since no list has the prices of dearer ones.
     """
     failed = body[0] if isinstance(body, list) and body else body
     if isinstance(failed, dict) and failed.get("error"):

@@ -44,7 +44,8 @@ TOP_LOGPROBS = 5
 """How many alternatives of a token are asked for; published, and the most that some endpoints give."""
 _ZLIB = ("gzip", "x-gzip", "deflate")
 _PIECE = 2**16
-_OFFICIAL = "https://api.openai.com/v1"
+_OFFICIAL_HOST = "api.openai.com"
+_OFFICIAL = f"https://{_OFFICIAL_HOST}/v1"
 _UNKNOWN = "unsupported|not support|unrecognized|unknown|unexpected|extra|not permitted|not allowed"
 _REFUSAL = re.compile(f"{_UNKNOWN}|invalid|only")
 _OUTSIDE = re.compile(
@@ -80,7 +81,7 @@ class OpenAIBackend:
         self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model, **extra}
         self._memory = Memory(connection.memory)
         self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}" + " (responses)" * self.responses
-        limit: LimitField = "max_completion_tokens" if host == "api.openai.com" or self._azure else "max_tokens"
+        limit: LimitField = "max_completion_tokens" if host == _OFFICIAL_HOST or self._azure else "max_tokens"
         self.capabilities = self._memory.recall(self._name, Capabilities(limit_field=limit))
         self._limits_refused: set[str] = set()
         self._client: openai.AsyncOpenAI | None = None
@@ -142,8 +143,8 @@ class OpenAIBackend:
             parameters["response_format"] = {"type": "json_object"}
         if request.choices and known.logprobs is not False:
             parameters |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
-        if self._tier == "flex":
-            parameters["service_tier"] = "flex"
+        if self._tier == "flex" or self.identity["host"] == _OFFICIAL_HOST:
+            parameters["service_tier"] = self._tier  # without one a project's own setting counts, which may be dearer
         return parameters | self._body, form
 
     def adapted(self, refused: Refused, sent: Mapping[str, Any]) -> Fault:
@@ -157,7 +158,7 @@ class OpenAIBackend:
         for name in self._body:
             if _names(words, name.lower()):
                 raise Fault("stop", "no such field", f"The endpoint does not accept '{name}' of --body; leave it out")
-        if "service_tier" in sent and _names(words, "service_tier"):
+        if sent.get("service_tier") == "flex" and _names(words, "service_tier"):
             raise Fault("stop", "no such tier", "This endpoint or model has no flex tier; leave out --tier flex")
         limits: tuple[LimitField, LimitField] = ("max_tokens", "max_completion_tokens")
         for field, other in zip(limits, limits[::-1], strict=True):
