@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from bkrl.agents.language.catalogue import open_language_model, reopened
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import sha256
 from bkrl.core.reporter import Reporter
@@ -84,6 +86,47 @@ def test_another_model_in_the_same_folder_is_another_key(model: Path, tmp_path: 
     changed[-1] ^= 1
     weights.write_bytes(bytes(changed))
     assert open_backend(f"hf:{copy}").identity != before
+
+
+def by_ends(folder: Path) -> str:
+    """What earlier versions took for the content of a folder."""
+    told = b""
+    for file in sorted(folder.iterdir()):
+        data = file.read_bytes()
+        told += (
+            f"{file.name}\0{len(data)}\0".encode() + data[: 2**16] + (data[-(2**16) :] if len(data) > 2**17 else b"")
+        )
+    return hashlib.sha256(told).hexdigest()
+
+
+def test_models_that_differ_in_the_middle_of_a_file_are_two(tmp_path: Path) -> None:
+    """Both ends of a file were read alone, so finetunes of one base gave each other's answers."""
+    folder = build(tmp_path / "tiny", positions=8_000)
+    before, origin = open_backend(f"hf:{folder}").identity, open_language_model(str(folder)).origin
+    earlier = replace(origin, content=by_ends(folder))
+    assert reopened(origin).origin == origin
+    assert reopened(earlier).origin == earlier, "a policy of an earlier version"
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    after = open_backend(f"hf:{folder}").identity
+    assert before is not None
+    assert after is not None
+    assert after["content"] != before["content"] == origin.content
+    assert by_ends(folder) == earlier.content
+    with pytest.raises(InputError, match="another model"):
+        reopened(origin)
+    (folder / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match="another model"):
+        reopened(earlier)
+
+
+def test_a_file_of_a_model_is_hashed_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it changes, whoever asks."""
+    open_backend(f"hf:{model}")
+    monkeypatch.setattr("bkrl.core.hub.sha256", lambda path: 1 / 0)
+    open_backend(f"hf:{model}")
 
 
 def test_a_model_of_the_hub_is_known_by_its_files_too(

@@ -1,9 +1,12 @@
 """Transformers models by folder, or by name in the local cache of Hugging Face. Nothing is fetched here."""
 
 import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from bkrl.core.errors import InputError
+from bkrl.core.files import sha256
 
 _HEAD_BYTES = 1 << 16
 
@@ -40,14 +43,31 @@ def reason(error: Exception) -> str:
     return said.splitlines()[0][:200] if said else type(error).__name__
 
 
-def content(folder: Path) -> str:
-    """sha256 over names, sizes and both ends of every file of a model folder: cheap, and another model gives another
-    value.
+def content(folder: Path, known: str = "") -> str:
+    """sha256 over names and contents of all files of a model folder; `known` where that is what earlier versions took
+    for it, which read both ends of each file.
     """
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    if known and _of_ends(files) == known:
+        return known
     digest = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for name, file in files.items():
+        now = file.stat()
+        digest.update(f"{name}\0{_hashed(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)}".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(None)
+def _hashed(file: Path, *state: int) -> str:
+    """The file's SHA-256, read once as long as its state stays."""
+    return sha256(file)
+
+
+def _of_ends(files: Mapping[str, Path]) -> str:
+    digest = hashlib.sha256()
+    for name, file in files.items():
         size = file.stat().st_size
-        digest.update(f"{file.relative_to(folder).as_posix()}\0{size}\0".encode())
+        digest.update(f"{name}\0{size}\0".encode())
         with file.open("rb") as data:
             digest.update(data.read(_HEAD_BYTES))
             if size > 2 * _HEAD_BYTES:

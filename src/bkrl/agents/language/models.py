@@ -180,6 +180,7 @@ def open_model(
     embeddings: bool = False,
     seed: int = 0,
     level: str = "P3",
+    known: str = "",
 ) -> LanguageModel:
     """A model from a GGUF file, a folder of transformers, or a name in the local cache of Hugging Face.
 
@@ -188,6 +189,7 @@ def open_model(
         folder: where it lies; None: `where` says so.
         chat, pretrained, embeddings, seed: see `Origin`.
         level: see the module.
+        known: see `hub.content`.
 
     Raises:
         InputError: there is no model, or none that can score answers.
@@ -237,7 +239,8 @@ def open_model(
             model.load_state_dict(kept, strict=False)
             model.tie_weights()
     templated = chat and kind == "causal" and bool(tokenizer.chat_template)
-    origin = Origin(where, chat, pretrained, embeddings, seed, sha256(folder) if folder.is_file() else content(folder))
+    told = sha256(folder) if folder.is_file() else content(folder, known)
+    origin = Origin(where, chat, pretrained, embeddings, seed, told)
     return LanguageModel(fused(model.eval()), tokenizer, kind, origin, level, templated)
 
 
