@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,9 @@ from bkrl.core.config import AskConfig
 from bkrl.core.errors import UsageError
 from bkrl.envs import make_vec, situations
 from bkrl.goals.belonging import open_judge
+from bkrl.goals.book import GoalBook
 from bkrl.goals.closed import CHOICES, AskedJudge, ClosedSuggester, PartSuggester, upper_group
+from bkrl.goals.match import Matcher
 from bkrl.goals.suggesters import plain_suggester
 from bkrl.labelers.material import env_card
 from bkrl.llm import open_backend
@@ -400,6 +404,57 @@ def test_by_parts_goals_come_later_where_training_does_not_wait(in_parts, tmp_pa
             came = dict(asked.poll())
         assert came == dict(zip(CELLS.tolist(), in_parts[2], strict=True))
         assert asked.poll() == {}
+
+
+class Slow(Knowing):
+    """Answers as many questions as it may, and refuses those about one deed."""
+
+    name, identity, may = "openai:m", {"kind": "openai", "host": "h", "model": "m"}, math.inf
+
+    async def complete(self, request):
+        while len(self.asked) >= self.may:
+            await asyncio.sleep(0.01)
+        said = await super().complete(request)
+        refused = '"drink water"' in request.messages[-1].text
+        return replace(said, status="refused" if refused else "ok", prompt_tokens=10, completion_tokens=1)
+
+
+def life(folder: Path, kind, saved, *stops: float):
+    """A process of a run, in which a book is begun or put back: what it saves at each stop, and says at last."""
+    backend, states = Slow(), []
+    with Store(folder) as store, AskSession(backend, store, replace(QUICK, grace=0.0)) as session:
+        session.keep_account(folder)
+        asked = kind("openai:m", Chooser(session, wait=False), CRAFTER, env_card("Crafter-Typed-Harder"))
+        asked.goals = asked.goals[8:10]
+        book, until = GoalBook(CRAFTER, asked, Matcher(CRAFTER)), time.monotonic() + 60
+        backend.may = stops[0]
+        book.rows(CELLS[:2]) if saved is None else book.restore(saved)
+        for backend.may in stops:
+            while time.monotonic() < until and None in book.goals.values():
+                if backend.may == len(backend.asked) == asked.chooser.facts()["questions"]:
+                    break
+                time.sleep(0.02)
+                book.poll()
+            states.append(book.saved())
+        session.budget.close()
+        told = {name: session.facts()[name] for name in ("requests", "failed_reasons", "prompt_tokens")}
+        return states, {**told, **asked.chooser.facts()}, list(book.goals.values())
+
+
+@pytest.mark.parametrize(("kind", "first"), [(ClosedSuggester, 3), (PartSuggester, 40)])
+def test_a_run_that_goes_on_counts_each_answer_once(tmp_path: Path, kind, first):
+    """The answers about a situation that waited for more were counted again at each resume; by parts, those that came
+    after a checkpoint were not counted.
+    """
+    _, whole, goals = life(tmp_path / "whole", kind, None, math.inf)
+    assert None not in goals
+    assert whole["requests"] == whole["questions"] == whole["prompt_tokens"] / 10
+    assert whole["failed_reasons"] == {"refused": whole["failed"]}
+    (early, late), _, _ = life(tmp_path / "again", kind, None, first, 2 * first)
+    for saved in (early, late):
+        (done,), *told = life(tmp_path / "again", kind, saved, math.inf)
+        assert told == [whole, goals]
+        assert life(tmp_path / "again", kind, done, math.inf)[1:] == (whole, goals)
 
 
 @given(st.lists(st.floats(-9, 9), min_size=1, max_size=12))

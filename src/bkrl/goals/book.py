@@ -178,8 +178,9 @@ class GoalBook(BaseBook):
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `saved` returned. Situations without goals are asked about again."""
         entries = told_entries(json.loads(bytes(saved["book"])))
-        if isinstance(self.suggester, ClosedSuggester):  # it knows situations by their words
-            self.suggester.suggest([key for key, goals in entries if goals is not None])
+        told = [key for key, goals in entries if goals is not None]
+        if told and isinstance(self.suggester, ClosedSuggester):  # it knows situations by their words
+            self.suggester.suggest(told)
         if self.session:
             self.suggester.account.restore(saved)
         self._row_of.clear()

@@ -5,7 +5,8 @@ Each question is asked once. Where the endpoint tells how likely "Yes" and "No" 
 P(yes) / (P(yes) + P(no)). Otherwise the words of several samples vote. `--goal-wait` says whether training waits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -90,10 +91,11 @@ class ClosedSuggester:
 
     def __init__(self, name: str, chooser: Chooser, situations: GoalSpace, card: EnvCard) -> None:
         self.name, self.session, self.situations, self.card = name, chooser.session, situations, card
-        self.chooser = self.account = chooser
+        self.chooser, self.account = chooser, self
         self.goals = deeds_to_suggest(situations)
         self._odds: dict[int, NDArray[np.float64]] = {}
         self._left: dict[int, int] = {}  # questions without an answer; one that failed leaves it above 0
+        self._open: dict[int, list[ClosedQuestion]] = {}  # those of situations with some left
         self._of: dict[ClosedQuestion, list[tuple[int, int]]] = {}
 
     def questions(self, key: int) -> list[ClosedQuestion]:
@@ -109,7 +111,9 @@ class ClosedSuggester:
         return self.chooser.requests(self.questions(key))
 
     def suggest(self, keys: Sequence[int]) -> list[Goals | None]:
-        asked = [(key, k, one) for key in dict.fromkeys(keys) for k, one in enumerate(self.questions(key))]
+        new = {key: self.questions(key) for key in keys}
+        asked = [(key, k, one) for key, questions in new.items() for k, one in enumerate(questions)]
+        self._open |= new
         for key in keys:
             self._odds[key], self._left[key] = np.full(len(self.goals), np.nan), len(self.goals)
         answers = self.chooser.ask([one for _, _, one in asked], "judge goals")
@@ -133,6 +137,8 @@ class ClosedSuggester:
             scores = np.where(np.isinf(answer.scores), FLOOR, answer.scores)
             self._odds[key][k] = (scores[:, 0] - scores[:, 1]).mean()
             self._left[key] -= 1
+            if not self._left[key]:
+                del self._open[key]
 
     def _goals(self, key: int) -> Goals | None:
         """Likeliest first; () where no answer was clear, None where one is missing."""
@@ -157,6 +163,18 @@ class ClosedSuggester:
         told = [self._scores(key) for key in keys]
         right = [np.isin(self.goals, self.situations.sensible(key)) for key in keys]
         return area_with_interval(np.array(told), np.array(right)) if keys else {}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What asking took, for a checkpoint."""
+        return self.chooser.state(self._again())
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `state` returned."""
+        self.chooser.restore(state)
+
+    def _again(self) -> Iterable[ClosedQuestion]:
+        """What is asked again after `restore`: all about a situation where an answer is missing."""
+        return chain.from_iterable(self._open.values())
 
     def facts(self) -> dict[str, Any]:
         """Who answers, and how many deeds are asked about; the book counts situations, the session questions."""
@@ -204,6 +222,10 @@ class PartSuggester(ClosedSuggester):
         if key in self._parts or not self._complete():
             return None
         return self._above(self._scores(key), lambda _: self._limits)
+
+    def _again(self) -> Iterable[ClosedQuestion]:
+        """All, where one is missing."""
+        return [question for part in self._parts if self._open for question in self.questions(part)]
 
     def _complete(self) -> bool:
         """Whether each question has its answer; the first time, what speaks for each deed is worked out."""

@@ -4,11 +4,20 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from bkrl.llm.choose import Chooser
+from numpy.typing import NDArray
+
 from bkrl.llm.session import AskSession
 
 Goals = tuple[str, ...]
 """The goals of one situation, in words."""
+
+
+class Account(Protocol):
+    """What asking took, as a checkpoint holds it."""
+
+    def state(self) -> dict[str, NDArray[Any]]: ...
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None: ...
 
 
 class Adviser(Protocol):
@@ -25,8 +34,8 @@ class Adviser(Protocol):
         """Who is asked, if anybody."""
 
     @property
-    def account(self) -> AskSession | Chooser | None:
-        """What counts the questions, with the `state` and `restore` of a checkpoint."""
+    def account(self) -> Account | None:
+        """What counts the questions."""
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of it."""

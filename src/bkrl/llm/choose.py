@@ -8,7 +8,7 @@ log-probabilities (`protocol.chances`), the words of several samples vote.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -185,16 +185,26 @@ class Chooser:
         counts = dict(zip(_COUNTED, self._counts.tolist(), strict=True))
         return {**self.session.backend.facts(), **counts, "waiting": len(self._waiting)}
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """What a checkpoint holds: what asking took. Votes on a line that is not finished will be asked for again."""
-        heard = sum(len(some) for line, some in self._heard.items() if line not in self._done)
-        return {"choices": self._counts.copy(), **self.session.state(again=heard)}
+    def state(self, again: Iterable[ClosedQuestion] = ()) -> dict[str, NDArray[Any]]:
+        """What a checkpoint holds: what asking took, but for what will be asked, and counted, once more after
+        `restore`: lines that are not finished, and those of the questions `again`.
+        """
+        lines = {phrasing.line for question in again for phrasing in question.phrasings} & self._done.keys()
+        counts = self._counts - sum((self._count(line) for line in lines), np.zeros_like(self._counts))
+        left = [some for line, some in self._heard.items() if line in lines or line not in self._done]
+        return {"choices": counts, **self.session.state([exchange for some in left for exchange in some])}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned, before anything is asked."""
         if "choices" in state:
             self._counts[:] = state["choices"]
         self.session.restore(state)
+
+    def _count(self, line: Line) -> NDArray[np.int64]:
+        """What a finished line adds to the counts."""
+        failed = sum(one.answer is None for one in self._heard[line])
+        unread = sum(bool(np.isnan(one).any()) for one in self._read[line])
+        return np.array([1, self._done[line], unread - failed, failed])
 
     def _scores(self, line: Line) -> NDArray[np.float64]:
         """(K,) of a finished line: what the backend told, or the share of clear votes."""
@@ -233,9 +243,7 @@ class Chooser:
             return [(line, sample) for sample in range(1, self.votes)]
         if exact or (answer is None and len(heard) == 1) or len(heard) == self.votes:
             self._done[line] = exact
-            failed = sum(one.answer is None for one in heard)
-            unread = sum(bool(np.isnan(one).any()) for one in self._read[line])
-            self._counts += [1, exact, unread - failed, failed]
+            self._counts += self._count(line)
             for question in self._askers.pop(line, []):
                 if (found := self.answer(question)) is not None:
                     self._came[question] = found

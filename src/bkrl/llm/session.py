@@ -129,13 +129,14 @@ class AskSession(Asker):
                 self.usage.count_request(exchange)
         return exchanges
 
-    def state(self, again: int = 0) -> dict[str, NDArray[Any]]:
+    def state(self, again: Iterable[Exchange] = ()) -> dict[str, NDArray[Any]]:
         """The state of a session that asks while a policy trains, for a checkpoint; see `Usage.state`."""
+        repeated = [exchange for exchange in again if exchange.reason != STOPPED]  # which was not counted
 
         async def counted() -> dict[str, NDArray[Any]]:
-            return self.usage.state(again)  # where nothing else counts meanwhile
+            return self.usage.state(repeated)  # where nothing else counts meanwhile
 
-        return self.usage.state(again) if self._thread is None else self.call(counted())
+        return self.usage.state(repeated) if self._thread is None else self.call(counted())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `state` returned, before anything is asked."""

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,10 +81,11 @@ class Usage:
             "lost_replies_possibly_billed": self.budget.lost,
         }
 
-    def state(self, again: int = 0) -> dict[str, NDArray[Any]]:
+    def state(self, again: Sequence[Exchange] = ()) -> dict[str, NDArray[Any]]:
         """What was counted, as arrays; `again`: requests that will be made, and counted, once more after `restore`."""
         counts = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
-        text = json.dumps({**counts, "asked": self.asked - again, "reasons": self.reasons})
+        reasons = self.reasons - Counter(one.reason or one.status for one in again if one.status != "ok")
+        text = json.dumps({**counts, "asked": self.asked - len(again), "reasons": reasons})
         keys = np.frombuffer(bytes.fromhex("".join(sorted(self.keys))), np.uint8)
         return {"usage": np.frombuffer(text.encode(), np.uint8), "usage.keys": keys}
 
