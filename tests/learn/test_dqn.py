@@ -15,7 +15,7 @@ from bkrl.rewards.streams import EnvReward
 from tests.learn.test_pqn import agent
 
 
-def learner(**settings):
+def learner(total_steps=10_000, **settings):
     config = DQNConfig(
         **{
             "num_envs": 8,
@@ -26,7 +26,7 @@ def learner(**settings):
             **settings,
         }
     )
-    return DQN(make_vec("Toy-TwoExits", 8), agent(dueling=True), [EnvReward()], config, total_steps=10_000)
+    return DQN(make_vec("Toy-TwoExits", 8), agent(dueling=True), [EnvReward()], config, total_steps=total_steps)
 
 
 def test_targets_of_three_steps_by_hand():
@@ -130,9 +130,35 @@ def test_it_learns_the_better_exit():
 
 @pytest.mark.parametrize("small", [{"replay_size": 24}, {"replay_size": 40, "n_step": 3}])
 def test_a_memory_without_room_for_an_update_is_refused(small):
-    with pytest.raises(UsageError, match="--replay-size has no room"):
+    with pytest.raises(UsageError, match="--replay-size is too small for .*--batch-size"):
         learner(**small)
     assert learner(replay_size=48, n_step=3).replay.rows == 6
+
+
+@pytest.mark.parametrize(
+    ("steps", "settings", "updates"),
+    [
+        (192, {}, 0),
+        (193, {}, 6),  # an iteration has 32 steps: the last ends at 224
+        (193, {"learning_starts": 224}, 0),
+        (193, {"update_every": 32, "learning_starts": 192}, 1),
+        (193, {"update_every": 225}, 0),
+        (32, {"learning_starts": 0, "n_step": 1}, 8),
+        (32, {"learning_starts": 0, "n_step": 2}, 0),
+        (96, {"learning_starts": 0, "update_every": 50, "batch_size": 64, "n_step": 1}, 1),
+        (96, {"learning_starts": 0, "update_every": 50, "batch_size": 65, "n_step": 1}, 0),
+    ],
+)
+def test_a_run_that_is_over_before_the_first_update_is_refused(steps, settings, updates):
+    """It ran to its end, and saved an untrained network without a word."""
+    if not updates:
+        with pytest.raises(UsageError, match="Nothing would ever be learnt: --steps or --replay-size is too small"):
+            learner(steps, **settings)
+        return
+    made = learner(steps, **settings)
+    while not made.done:
+        made.iterate()
+    assert made.updates == updates
 
 
 def test_an_update_lies_where_the_network_does():

@@ -200,3 +200,19 @@ def test_published_defects_come_back_by_their_names():
 def test_settings_by_which_nothing_would_be_learnt_are_refused(small):
     with pytest.raises(UsageError, match="Nothing would ever be learnt"):
         learner_of(**small)
+
+
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [({}, 0), ({"train_every": 3}, 8), ({"n_step": 3}, 8), ({"learning_starts": 64, "batch_size": 8}, 0)],
+)
+def test_a_run_that_is_over_before_the_first_update_is_refused(most, more):
+    """It ran to its end, and saved an untrained network without a word."""
+    given = {"batch_size": 64 - more, **most}
+    learner = learner_of(steps=33, **given)  # an iteration has 32 steps
+    while not learner.done:
+        learner.iterate()
+    assert (learner.step, learner.updates) == (64, 1)
+    for few in ({"steps": 32}, {"batch_size": 65 - more}):
+        with pytest.raises(UsageError, match="Nothing would ever be learnt: --steps or --capacity is too small"):
+            learner_of(**{"steps": 33, **given, **few})

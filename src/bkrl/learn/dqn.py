@@ -66,8 +66,12 @@ class DQN(ActionValueLearner):
         for reader in agent.module.readers if shared_readers else ():
             setattr(self.target, reader, agent.module.get_submodule(reader))
         self.replay = Replay(config.replay_size, config.num_envs, *agent.remembered)
-        if drawable(self.replay.rows, config.num_envs, config.n_step) < config.batch_size:
-            raise UsageError("--replay-size has no room for the steps of one update (--batch-size); give it more.")
+        each = config.num_envs * config.num_steps  # the last iteration is played to its end
+        last = -(-self.total_steps // each) * each // config.update_every * config.update_every
+        rows = min(-(-last // each) * config.num_steps, self.replay.rows)  # that the last update draws from
+        if last <= config.learning_starts or drawable(rows, config.num_envs, config.n_step) < config.batch_size:
+            why = "--steps or --replay-size is too small for --learning-starts, --batch-size and --update-every"
+            raise UsageError(f"Nothing would ever be learnt: {why}; give more, or lower those.")
         self.updates = 0
         self.earned = 0.0  # the sum of all rewards so far
 

@@ -73,10 +73,12 @@ class DRRN(Learner):
         self.view, self.keys = Viewer(envs, agent), ViewKeys(agent.wants)
         self.replay = Replay(min(config.capacity, total_steps + envs.num_envs * config.num_steps), envs.num_envs)
         self.least = max(config.learning_starts, config.batch_size)
-        room = drawable(config.capacity // envs.num_envs, envs.num_envs, config.n_step)
-        if room < self.least or config.train_every > config.num_steps:
-            why = "--capacity is too small for --batch-size and --learning-starts, or --num-steps for --train-every"
-            raise UsageError(f"Nothing would ever be learnt: {why}; give it more.")
+        N, T = envs.num_envs, config.num_steps
+        rows = -(-total_steps // (N * T)) * T - T % config.train_every  # before the last update
+        room = drawable(min(rows, config.capacity // N), N, config.n_step)
+        if room < self.least or config.train_every > T:
+            why = "--steps or --capacity is too small for --batch-size and --learning-starts"
+            raise UsageError(f"Nothing would ever be learnt: {why}, or --num-steps for --train-every; give it more.")
         self.step = self.episodes = self.updates = 0
         self._seen: Views | None = None  # (N,) rows, what the agents see now
         self._symbols = self._rows = np.zeros(0, np.uint8)
