@@ -70,8 +70,30 @@ def test_ppo_explores_for_novelty_alone():
     learner.iterate()
     half = find_method("rnd").build(settings("rnd", env_coef=0.5)).learner
     assert [stream.coef for stream in half.streams] == [0.5, 0.1]
-    with pytest.raises(UsageError, match="paid for nothing"):
-        find_method("rnd").build(settings("rnd", env_coef=0.0, int_coef=0.0))
+
+
+@pytest.mark.parametrize(
+    ("alg", "kind", "weight"),
+    [
+        ("rnd", {}, "int_coef"),
+        ("pqn", {"curiosity": "rnd"}, "int_coef"),
+        ("dqn", {"curiosity": "apt"}, "int_coef"),
+        ("ellm", {}, "goal_coef"),
+        ("ellm-dqn", {}, "goal_coef"),
+        ("ellm-ppo", {}, "goal_coef"),
+    ],
+)
+def test_an_agent_that_is_paid_for_nothing_is_refused(alg, kind, weight):
+    """Only rnd and the like refused; pqn, dqn and the methods with goals trained on rewards of 0."""
+
+    def build(**coefs):
+        return find_method(alg).build(TrainRsConfig(alg, env=ENV, steps=10_000, **kind, **coefs))
+
+    flag = weight.replace("_", "-")
+    with pytest.raises(UsageError, match=f"^With --env-coef 0 and --{flag} 0 the agent is paid for nothing; raise one"):
+        build(env_coef=0.0, **{weight: 0.0})
+    for paid in ({"env_coef": 0.5, weight: 0.0}, {"env_coef": 0.0, weight: 0.5}):
+        build(**paid).close()
 
 
 @pytest.mark.parametrize(("alg", "kind"), [("pqn", {"curiosity": "noveld"}), ("noveld", {})])

@@ -51,8 +51,9 @@ class APTSettings(RNDSettings):
 def curious(
     kind: Curiosity, settings: Any, facts: EnvSpec, num_envs: int, hardware: Hardware, gamma: float
 ) -> RewardStream:
-    """The novelty stream of this kind, in an env of these facts; `settings` have `seed`, `int_coef` and, for noveld,
-    what is its own.
+    """The novelty stream of this kind, in an env of these facts; UsageError where neither it nor the env pays.
+
+    `settings` have `seed`, `env_coef`, `int_coef` and, for noveld, what is its own.
     """
     from bkrl.core.seeds import derive_seed
     from bkrl.rewards.apt import APT, LearntAPT
@@ -60,6 +61,8 @@ def curious(
     from bkrl.rewards.icm import ICM
     from bkrl.rewards.rnd import RND, NovelD
 
+    if settings.env_coef == 0 and settings.int_coef == 0:
+        raise UsageError("With --env-coef 0 and --int-coef 0 the agent is paid for nothing; raise one of them.")
     made: Any = {"rnd": RND, "noveld": NovelD, "deir": DEIR, "icm": ICM, "apt": APT, "apt-learnt": LearntAPT}[kind]
     more: dict[str, Any] = {"seed": derive_seed(settings.seed, "rnd" if kind == "noveld" else kind)}
     if kind in ("deir", "icm", "apt-learnt"):
@@ -83,8 +86,6 @@ def build(settings: RNDSettings) -> Training:
     Raises:
         UsageError: both weights are 0, or settings that cannot work.
     """
-    if settings.env_coef == 0 and settings.int_coef == 0:
-        raise UsageError("With --env-coef 0 and --int-coef 0 the agent is paid for nothing; raise one of them.")
     setup = set_up(settings)
     streams = [env_reward(settings, settings.env_coef)] if settings.env_coef > 0 else []
     streams.append(_novelty(settings, setup, gamma=0.99))

@@ -95,6 +95,8 @@ def _parts(settings: GoalSettings, num_envs: int, gamma: float, stack: ExitStack
         raise UsageError("--goal-form potential shapes the env's own reward; pass --env-coef 1, or leave it out.")
     if settings.suggester == TASK and settings.env_coef == 0:
         raise UsageError("--suggester task shows the env's own mission and pays nothing for it; pass --env-coef 1.")
+    if settings.goal_coef == 0 and settings.env_coef == 0:
+        raise UsageError("With --env-coef 0 and --goal-coef 0 the agent is paid for nothing; raise one of them.")
     source = source_of(settings, stack)
     tracker = source.to_learn(num_envs)
     streams: list[RewardStream] = []
