@@ -13,12 +13,16 @@ from bkrl.agents.build import new_agent, teach
 from bkrl.agents.network import NetworkAgent
 from bkrl.core.config import PPOConfig
 from bkrl.core.errors import UsageError
+from bkrl.core.flags import flags_of
 from bkrl.envs import make_vec
 from bkrl.learn.losses import value_loss
 from bkrl.learn.ppo import PPO
 from bkrl.learn.protocol import Saved
 from bkrl.learn.rollout import Clock
-from bkrl.rewards.rnd import RND
+from bkrl.rewards.apt import LearntAPT
+from bkrl.rewards.deir import DEIR
+from bkrl.rewards.icm import ICM
+from bkrl.rewards.rnd import RND, NovelD
 from bkrl.rewards.streams import EnvReward, RewardStream
 
 CONFIG = PPOConfig(num_envs=4, num_steps=8, num_minibatches=1, update_epochs=3, learning_rate=0.02)
@@ -112,6 +116,23 @@ def test_a_minibatch_in_parts_is_the_minibatch_at_once(network: str, parts: int)
     )
     for a, b in zip(whole.parameters, parted.parameters, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", [RND, NovelD, DEIR, ICM, LearntAPT])
+def test_the_help_of_accumulate_names_the_models_that_learn_otherwise_in_parts(model) -> None:
+    """It said that the gradient is the same, of the models of novelty too."""
+    told = next(one.flag.help for one in flags_of(PPOConfig) if one.name == "accumulate")
+    how = {"seed": 1} if issubclass(model, RND) else {"seed": 1, "num_actions": 4}
+    learners = [
+        make(replace(CONFIG, update_epochs=1, accumulate=parts), streams=[EnvReward(), model((1,), 4, **how)])
+        for parts in (1, 2)
+    ]
+    for one in learners:
+        one.iterate()
+    (policy, own), (same, other) = ([[p.grad for p in owner] for owner in one.owners] for one in learners)
+    for a, b in zip(policy, same, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+    assert differs(own, other) == (model.name in told.partition("not that of")[2])
 
 
 def test_groups_of_weights_have_learning_rates_of_their_own() -> None:

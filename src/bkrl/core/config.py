@@ -188,7 +188,8 @@ class PPOConfig:
     accumulate: Annotated[
         int,
         Flag(
-            "compute a minibatch in so many parts, which takes less memory; its gradient is the same",
+            "compute a minibatch in so many parts, which takes less memory; the policy's gradient is the same, not "
+            "that of the models of rnd, noveld and deir",
             least=1,
             seldom=True,
         ),
