@@ -15,7 +15,8 @@ from bkrl.agents.networks.memory import by_torch, remember
 from bkrl.agents.networks.missions import WordTable, _Things, added_words, distinct, things_by_torch
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.views import Views
-from bkrl.envs import make_vec
+from bkrl.envs import later_missions, make_vec
+from bkrl.envs.crafter.tasks import TASKS
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.text.mission_words import words_of
 
@@ -57,6 +58,18 @@ def test_the_vocabulary_of_an_env_does_not_depend_on_training() -> None:
     agent = _agent("compact")
     assert {"put", "next", "then", "after", "open", "purple", "box"} < agent.vocabulary.known.numbers.keys()
     assert agent.vocabulary.known.numbers == _agent("recurrent", envs=5).vocabulary.known.numbers
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_sub_goals_that_are_shown_later_are_known_from_the_start(backend: str) -> None:
+    """Only first missions were read, so that all sub-goals but the first consisted of unknown words."""
+    envs = make_vec("Crafter-Typed-MakeStonePickaxe@subgoals=shown", 1, backend=backend)
+    agent = new_agent("compact", envs, "symbolic", 1, 0, missions=True)
+    teach(agent, envs)
+    subgoals = TASKS["make stone pickaxe"].subgoals
+    assert {"chop tree", "mine stone", "make stone pickaxe"} < set(subgoals)
+    assert agent.vocabulary.unknown(subgoals) == []
+    assert later_missions("Crafter-Typed-MakeStonePickaxe") == later_missions(MIXED) == ()
 
 
 def test_the_order_of_words_counts() -> None:

@@ -17,7 +17,7 @@ from bkrl.agents.weights import finite
 from bkrl.core.config import CONVOLUTIONAL
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.seeds import derive_seed
-from bkrl.envs import EnvSpec, family, memory_of
+from bkrl.envs import EnvSpec, family, later_missions, memory_of
 from bkrl.envs.symbols import Symbols
 from bkrl.envs.vector import BaseVectorEnv
 from bkrl.runs.record import Run
@@ -134,12 +134,13 @@ def new_agent(
 def teach(agent: NetworkAgent, envs: BaseVectorEnv) -> None:
     """Give an agent that reads missions numbers for the words of the missions in these envs, where it has room.
 
-    The envs are reset with fixed seeds until four resets have brought no new word; reset them before they are used.
+    The envs are reset with fixed seeds until four resets have brought no new word; reset them before they are used. Words
+    that missions have only later in an episode are known where the family says `later_missions`.
     What the agent knows does not depend on its training.
     """
     if agent.vocabulary is None:
         return
-    missions: set[str] = set()
+    missions = set(later_missions(envs.env_spec.env_id))
     words: set[str] = set()
     number = last_new = 0
     while number - last_new < 4:

@@ -222,6 +222,12 @@ def mission_is_hidden(env_id: str) -> bool:
     return family(bare.family).mission_is_hidden(bare, options)
 
 
+def later_missions(env_id: str) -> tuple[str, ...]:
+    """What missions can change to within an episode of an env."""
+    bare, options = _read(env_id)
+    return family(bare.family).later_missions(bare, options)
+
+
 def bot_of(env_id: str) -> Bot | None:
     """What plans its way in an env; None where there is none."""
     known = env_spec(env_id)

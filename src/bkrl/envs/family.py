@@ -259,6 +259,10 @@ class Family:
         """Whether episodes with these options have different missions, which the observations do not show."""
         return False
 
+    def later_missions(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """What missions can change to within an episode with these options."""
+        return ()
+
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """(B, *obs_shape) uint8 → B captions: sentences divided by ", " or ". "."""
         raise NotImplementedError

@@ -81,6 +81,12 @@ class Crafter(Family):
         """The mission of a typed task names the sub-goal at hand where these are not hidden."""
         return options.get("subgoals", "hidden") != "hidden"
 
+    def later_missions(self, env_spec: EnvSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The sub-goals of a typed task where these are not hidden."""
+        from bkrl.envs.crafter.tasks import TASKS
+
+        return TASKS[GAMES[env_spec.env_id].task].subgoals if self.mission_is_hidden(env_spec, options) else ()
+
     def make_reference(self, env_spec: EnvSpec, **options: Any) -> gymnasium.Env[Any, Any]:
         from bkrl.envs.crafter.reference import CrafterEnv
 
