@@ -75,6 +75,18 @@ def test_the_oracle_knows_what_makes_sense(cells, held, goals):
     assert sensible(*cells, **held) == goals
 
 
+def test_the_oracle_asks_for_a_table_where_the_wood_is_enough():
+    """In Crafter-Typed-Original a table costs 2 wood, and was asked for with 1."""
+    original, table = envs.situations("Crafter-Typed-Original"), {"place crafting table", "make crafting table"}
+    rows = np.stack([observation(["sand"], wood=wood, stone=4) for wood in range(4)])
+    keys, plain = original.keys(rows), SITUATIONS.keys(rows)
+    assert [table <= set(original.sensible(key)) for key in keys.tolist()] == [False, False, True, True]
+    assert [table <= set(SITUATIONS.sensible(key)) for key in plain.tolist()] == [False, True, True, True]
+    assert (keys == plain).tolist() == [True, False, True, True], "what was learnt of the others is still known"
+    assert original.text(keys[1]) == SITUATIONS.text(plain[1])
+    assert original.parts_of(keys[1]) == SITUATIONS.parts_of(plain[1])
+
+
 @pytest.mark.parametrize(
     ("reply", "goals"),
     [

@@ -134,9 +134,8 @@ def new_agent(
 def teach(agent: NetworkAgent, envs: BaseVectorEnv) -> None:
     """Give an agent that reads missions numbers for the words of the missions in these envs, where it has room.
 
-    The envs are reset with fixed seeds until four resets have brought no new word; reset them before they are used. Words
-    that missions have only later in an episode are known where the family says `later_missions`.
-    What the agent knows does not depend on its training.
+    The envs are reset with fixed seeds until four resets have brought no new word; reset them before they are used.
+    Beside these it knows the words of `later_missions`. What it knows does not depend on its training.
     """
     if agent.vocabulary is None:
         return

@@ -1,7 +1,7 @@
 """What makes sense where in typed Crafter: situations by number, and the deeds that each is good for.
 
-A situation is what ELLM's text observation tells (`sentences.text_keys`), and whether the stone held is enough for a
-furnace: the only count that decides a deed.
+A situation is what ELLM's text observation tells (`sentences.text_keys`), and the counts that decide a deed: whether
+the stone held is enough for a furnace, and the wood held too little for a table, where that costs more than 1.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bkrl.envs.crafter import layout
-from bkrl.envs.crafter.rules import COLLECT, ITEMS, MAKE, PLACE, RuleSet
+from bkrl.envs.crafter.rules import COLLECT, MAKE, PLACE, RuleSet
 from bkrl.envs.crafter.sentences import (
     FEELINGS,
     FEELINGS_AT,
@@ -29,8 +29,9 @@ from bkrl.envs.crafter.tasks import composition
 from bkrl.envs.crafter.typed_actions import ACTION_SETS, VALID, synonyms
 
 _FURNACE_STONE: Final = PLACE["furnace"][0]["stone"]
-_STONE: Final = layout.INVENTORY.start + ITEMS.index("stone")
+_STONE, _WOOD = layout.INDEX["stone"], layout.INDEX["wood"]
 _ENOUGH: Final = 1 << KEY_BITS
+_LITTLE_WOOD: Final = _ENOUGH << 1
 _CREATURES: Final = ("zombie", "skeleton", "cow")
 _PARTS: Final = (
     *((f"you see {word}.", bit) for bit, word in enumerate(WORDS)),
@@ -59,7 +60,9 @@ class TypedSituations:
 
     def keys(self, symbols: NDArray[np.uint8]) -> NDArray[np.int64]:
         """(B, 82) → (B,)."""
-        return text_keys(symbols) | np.where(symbols[:, _STONE] >= _FURNACE_STONE, _ENOUGH, 0)
+        keys, wood = text_keys(symbols), symbols[:, _WOOD]
+        keys |= np.where(symbols[:, _STONE] >= _FURNACE_STONE, _ENOUGH, 0)
+        return keys | np.where((wood > 0) & (wood < self._table_wood), _LITTLE_WOOD, 0)
 
     def composition(self, deeds: Sequence[str]) -> tuple[str, ...]:
         return composition(*deeds, table_wood=self._table_wood)
@@ -84,7 +87,7 @@ class TypedSituations:
                 deeds.append(f"{verb} {material}")
         deeds += ["sleep"] if "sleepy" in feelings else []
         deeds += ["place stone"] if "stone" in held else []
-        if "wood" in held and "crafting table" not in words:
+        if "wood" in held and not key & _LITTLE_WOOD and "crafting table" not in words:
             deeds += ["place crafting table", "make crafting table"]
         deeds += ["place furnace"] if key & _ENOUGH else []
         deeds += ["place plant"] if "sapling" in held else []
