@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.envs import env_spec, make, make_vec, toy
 
 IDS = [facts.env_id for facts in toy.FAMILY.specs()]
@@ -154,6 +154,21 @@ def test_snapshot_goes_back_in_time() -> None:
     elsewhere = [other.step(row)[0] for row in actions[30:]]
     assert np.array_equal(after, again)
     assert np.array_equal(after, elsewhere)
+
+
+def test_a_snapshot_of_other_envs_is_refused_and_changes_nothing() -> None:
+    """It was taken, and the next step ended in an IndexError."""
+    envs, other, fewer = make_vec("Toy-Chain", 4), make_vec("Toy-Grid", 4), make_vec("Toy-Chain", 3)
+    for one in (envs, other, fewer):
+        one.reset(seed=1)
+    before = envs.snapshot()
+    lacking = {name: array for name, array in before.items() if name != "age"}
+    for state in (other.snapshot(), fewer.snapshot(), lacking):
+        with pytest.raises(InputError, match=r"is not that of 4 envs of 'Toy-Chain'; restore it into"):
+            envs.restore(state)
+    after = envs.snapshot()
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+    envs.restore({name: array for name, array in before.items() if name != "env_id"})  # as in older checkpoints
 
 
 def test_captions_frames_and_bad_actions() -> None:

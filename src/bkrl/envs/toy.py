@@ -20,6 +20,7 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
+from bkrl.core.errors import InputError
 from bkrl.envs.babyai.pcg64 import read_stream, write_stream
 from bkrl.envs.family import EnvSpec, Episodes, Family
 from bkrl.envs.single import SingleEnv
@@ -191,11 +192,12 @@ class ToyVectorEnv(BaseVectorEnv):
         return _picture(self.table, int(self._place[index]))
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        """Places, clocks, returns, and the PCG64 state of every env's stream."""
+        """The env's name, places, clocks, returns, and the PCG64 state of every env's stream."""
         streams: list[dict[str, int]] = [{} for _ in self._rngs]
         for stream, rng in zip(streams, self._rngs, strict=True):
             write_stream(stream, rng)
         return {
+            "env_id": np.frombuffer(self.env_spec.env_id.encode(), np.uint8),
             "place": self._place.copy(),
             "age": self._age.copy(),
             "return": self._return.copy(),
@@ -203,6 +205,14 @@ class ToyVectorEnv(BaseVectorEnv):
         }
 
     def _set_state(self, state: dict[str, NDArray[Any]]) -> None:
+        for name, mine in self._state().items():
+            theirs = state.get(name, mine if name == "env_id" else None)  # which older checkpoints lack
+            same = theirs is not None and theirs.shape == mine.shape and theirs.dtype == mine.dtype
+            if not same or (name == "env_id" and bytes(np.asarray(theirs)) != bytes(mine)):
+                raise InputError(
+                    f"The snapshot's '{name}' is not that of {self.num_envs} envs of '{self.env_spec.env_id}'; "
+                    "restore it into the envs it was taken from."
+                )
         self._place, self._age, self._return = (state[name].copy() for name in ("place", "age", "return"))
         self._rngs = [np.random.default_rng(0) for _ in state["rng"]]
         for rng, words in zip(self._rngs, state["rng"], strict=True):
