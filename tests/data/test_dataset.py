@@ -15,7 +15,9 @@ from bkrl.data.check import validate
 from bkrl.data.dataset import Dataset, Segment
 from bkrl.data.derive import merge, subset
 from bkrl.data.writer import DatasetWriter
+from bkrl.labelers.material import env_card, rows_text
 from bkrl.runs.record import Run
+from bkrl.text.mission_words import MissionWords
 from tests.experience import Config, write_dataset, write_env
 
 
@@ -52,6 +54,27 @@ def test_what_is_written_comes_back(tmp_path, monkeypatch, part_bytes):
         np.testing.assert_array_equal(data.rewards[rows[:-1]], episode["rewards"])
         assert [data.caption(r) for r in rows] == episode["captions"]
         assert (data.episode_of_row[rows] == e).all()
+
+
+def test_a_mission_may_be_another_at_each_row(tmp_path):
+    run = Run.create(tmp_path / "d", stage="collect", config=Config())
+    writer = DatasetWriter(run, env_id="Toy", obs_shape=(1,), action_names=("a",))
+    seen, done = np.zeros((3, 1), np.uint8), {"terminated": True, "truncated": False, "success": False}
+    more = {"seed": 0, "checkpoint_step": 0, **done}
+    for mission in (["first", "then", "then"], "one"):
+        writer.add_episode(seen, np.zeros(2, int), np.zeros(2), [""] * 3, mission=mission, **more)
+    with pytest.raises(ValueError, match="captions and missions one an observation"):
+        writer.add_episode(seen, np.zeros(2, int), np.zeros(2), [""] * 3, mission=["too", "few"], **more)
+    writer.close()
+    run.finish(writer.outputs)
+    data = Dataset.open(tmp_path / "d")
+    assert data.missions == ["first", "one"]
+    assert data.row_missions.tolist() == ["first", "then", "then", "one", "one", "one"]
+    assert data.windows(np.array([1, 3]), 1).missions.tolist() == ["then", "one"]
+    assert data.beginning(1)[0].endswith("whose mission is: first")
+    card = env_card("Toy-Grid", words=MissionWords.of(data.text("mission")[1]))
+    assert card.mission_words.words == ("first", "one", "then")
+    assert rows_text(data, np.array([0, 1]), card).mission == "then", "what potentials of the segment read"
 
 
 def test_a_folder_may_have_a_colon_in_its_name(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -21,7 +22,7 @@ from bkrl.data.check import validate
 from bkrl.data.dataset import Dataset
 from bkrl.data.minari import from_minari, to_minari
 from bkrl.data.writer import DatasetWriter
-from bkrl.envs import captioner
+from bkrl.envs import captioner, env_spec, spec_with
 from bkrl.report.tracing import lines, trace
 from bkrl.runs.record import Run
 from bkrl.stages import collect
@@ -124,6 +125,48 @@ def test_minari_lists_an_export_and_makes_its_env(tmp_path, root):
     env.close()
 
 
+def test_options_of_an_env_go_with_an_export(tmp_path, root):
+    """The env of an id with options was not named, so that `recover_environment()` failed."""
+    env_id = "BabyAI-MixedTrainLocal-v0@max_steps=300,actions=restricted"
+    to_minari(write_env(tmp_path / "d", env_id), root / "short-v0")
+    env = minari.load_dataset("short-v0").recover_environment()
+    assert env.unwrapped.env_spec == env_spec(env_id)
+    assert env.spec.max_episode_steps == 300
+    assert gym.spec("bkrl/BabyAI-MixedTrainLocal-v0").kwargs == {"env_id": "BabyAI-MixedTrainLocal-v0"}
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "language"),
+    [
+        ("BabyAI-GoToLocal-v0", {"max_steps": 9}, "en"),
+        ("BabyAI-MixedTrainLocal-v0", {"actions": "restricted", "max_steps": 12}, "en"),
+        ("BabyAI-MixedTrainLocal-v0", {"task_kinds": ["goto", "pickup"]}, "en"),
+        ("BabyAI-GoToFrench-v0", {"max_steps": 9}, "fr"),
+    ],
+)
+def test_a_dataset_that_was_recorded_with_options_is_one_of_an_env_with_them(tmp_path, root, env_id, options, language):
+    """The options were dropped: it became one of the plain env, or was refused for having other actions."""
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    env = gym.make(f"bkrl.envs:bkrl/{env_id}", **options)
+    seen = [env.reset(seed=3)[0], env.step(0)[0]]
+    one = EpisodeBuffer(
+        observations=seen, actions=[0], rewards=[0.0], terminations=[False], truncations=[True], infos={}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        minari.create_dataset_from_buffers(
+            "own-v0", [one], env=env.spec, observation_space=env.observation_space, data_format="arrow"
+        )
+    env.close()
+    validate(from_minari("minari:own-v0", tmp_path / "made").path)
+    data = Dataset.open(tmp_path / "made")
+    assert data.env_id == spec_with(env_id, options).env_id != env_id
+    assert (data.language, data.info["language"]) == (language, language)
+    assert data.caption(0) == captioner(data.env_id, language)(data.observations[:1])[0]
+
+
 def test_minari_reads_an_export(tmp_path, root, monkeypatch):
     episodes = write_dataset(tmp_path / "d")
     before = dict(os.environ)
@@ -155,7 +198,7 @@ def test_an_episode_that_succeeded_in_its_last_step_is_exported_as_both(tmp_path
     for both in (True, False):
         writer.add_episode(
             np.zeros((2, 1), np.uint8), np.zeros(1, int), np.ones(1), ["", ""],
-            mission="", terminated=True, truncated=both, success=True, seed=0, checkpoint_step=0,
+            mission=["first", "then"], terminated=True, truncated=both, success=True, seed=0, checkpoint_step=0,
         )  # fmt: skip
     writer.close()
     run.finish(writer.outputs)
@@ -163,6 +206,9 @@ def test_an_episode_that_succeeded_in_its_last_step_is_exported_as_both(tmp_path
     read = list(minari.load_dataset("both-v0").iterate_episodes())
     assert [bool(e.terminations[-1]) for e in read] == [True, True]
     assert [bool(e.truncations[-1]) for e in read] == [True, False]
+    assert list(read[0].infos["mission"]) == ["first", "then"]
+    back = Dataset.open(from_minari("minari:both-v0", tmp_path / "back").path)
+    assert back.row_missions.tolist() == ["first", "then"] * 2
 
 
 def theirs(root, name, env_id="BabyAI-GoToLocal-v0", view=(7, 7, 3), actions=7, spec=True):

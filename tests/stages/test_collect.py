@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bkrl.agents import record
+from bkrl.agents.build import new_agent
 from bkrl.core.config import CollectConfig, HardwareConfig, PPOConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import without_effect
@@ -17,6 +18,8 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.check import validate
 from bkrl.data.dataset import Dataset
 from bkrl.data.derive import merge, subset
+from bkrl.envs import make_vec
+from bkrl.learn.bc import demonstrations
 from bkrl.methods import TrainRsConfig
 from bkrl.runs.record import Run
 from bkrl.stages import train_rs
@@ -167,6 +170,35 @@ def test_a_random_explorer_needs_no_training(tmp_path: Path) -> None:
     again = run(replace(config, out=tmp_path / "again"), Reporter())
     for name in result.manifest["outputs"]:
         assert result.file(name).read_bytes() == again.file(name).read_bytes(), name
+
+
+def test_missions_that_change_within_an_episode_are_those_of_each_moment(tmp_path: Path) -> None:
+    """Every row had the first mission, so that clones and labels never met another sub-goal."""
+    env_id = "Crafter-Typed-PlacePlant@subgoals=shown,length=250"
+    data = Dataset.open(
+        run(CollectConfig(env=env_id, explorer="random", episodes=24, out=tmp_path / "d"), Reporter()).path
+    )
+    envs = make_vec(env_id, 1)
+    changed = []
+    for episode, first in enumerate(data.first_row.tolist()):
+        envs.reset(seed=int(data.episodes["seed"][episode].as_py()))
+        said = []
+        for row in range(first, first + int(data.lengths[episode])):
+            said += envs.missions().tolist()
+            envs.step(data.actions[row : row + 1])
+        assert data.row_missions[first : first + len(said) + 1].tolist() == [*said, said[-1]]
+        changed += [episode] * (said[0] != said[-1])
+    assert changed
+    assert set(data.missions) == {"chop grass"}
+    assert validate(data.path)["distinct_missions"] == 2
+
+    rows = np.arange(len(data.ages))
+    assert data.windows(rows, 2).missions.tolist() == data.row_missions.tolist()
+    agent = new_agent("compact", envs, "symbolic", 1, 0, missions=True)
+    shown, _ = demonstrations(data, agent, only_successes=False, held_out=0, seed=1)
+    assert shown.views.mission.tolist() == data.row_missions[data.actions >= 0].tolist()
+    copy = Dataset.open(subset(data.path, tmp_path / "copy", 24).path)
+    assert copy.row_missions.tolist() == data.row_missions.tolist()
 
 
 def test_the_policy_of_a_run_explores(tmp_path: Path) -> None:

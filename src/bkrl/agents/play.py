@@ -32,8 +32,8 @@ _ROUND = np.arange(_FEW)
 _KEPT_BYTES = 2**25
 """Views that are kept to be told from new ones."""
 
-_Step = tuple[NDArray[np.uint8], np.int64, np.float32, np.int64]
-"""What was seen, what was done, what it paid, and what a bot would have done."""
+_Step = tuple[NDArray[np.uint8], np.int64, np.float32, np.int64, str]
+"""What was seen, what was done, what it paid, what a bot would have done, and the mission."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Episode:
 
     Attributes:
         seed: what its env was seeded with.
-        mission: its mission, "" if the env has none.
+        mission: its first mission, "" if the env has none.
         task_kind: the kind of its task, "" if the env does not say it.
         unlocked: (U,) bool, which of the family's achievements it unlocked; empty if the env has none.
         metrics: the env's own measures of it, by name; empty if it has none, NaN for what has no value.
@@ -50,6 +50,7 @@ class Episode:
         actions: (T,) int64; empty unless asked for.
         labels: (T,) int64, what a bot would have done (`Acted.labels`), or the actions; empty unless asked for.
         rewards: (T,) float32; empty unless asked for.
+        missions: T+1, of each observation, the last as the one before; empty unless asked for.
         frames: pictures, one for each observation but the final one; empty unless asked for.
     """
 
@@ -67,6 +68,7 @@ class Episode:
     actions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rewards: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    missions: list[str] = field(default_factory=list)
     frames: list[NDArray[np.uint8]] = field(default_factory=list)
 
     @property
@@ -118,7 +120,7 @@ def play(
         agent: who acts; left as it is.
         envs: N envs, made with the options that the agent needs to see (`options_of`).
         greedy: take the likeliest action instead of sampling. A policy without memory often walks in circles then.
-        keep: keep observations, actions and rewards.
+        keep: keep observations, actions, rewards and missions.
         frames: keep pictures of the first so many episodes.
         goals: sets goals, for an agent that wants them.
         start: begins the first episodes, if several calls play the same ones in these envs.
@@ -169,12 +171,12 @@ def play(
             if episode.seed - seed < frames:
                 with suppress(NotImplementedError):  # an env of one's own may give no pictures
                     episode.frames.append(envs.frame(i))
-        symbols = symbols_of(raw)
+        symbols, missions = symbols_of(raw), envs.missions()
         view.acted(actions)
         raw, rewards, terminated, truncated, infos = envs.step(actions)
         view.happened(actions, infos, raw)
         for i, tape in tapes.items():
-            tape.append((symbols[i].copy(), actions[i], rewards[i], labels[i]))
+            tape.append((symbols[i].copy(), actions[i], rewards[i], labels[i], missions[i]))
         ended = (terminated | truncated)[playing]
         if not ended.any():
             continue
@@ -277,10 +279,10 @@ class _Noise:
 
 def _record(episode: Episode, tape: list[_Step], last: NDArray[np.uint8]) -> None:
     """Give an episode what it saw, did and got, the last observation included."""
-    seen, actions, rewards, labels = zip(*tape, strict=True)
+    seen, actions, rewards, labels, missions = zip(*tape, strict=True)
     episode.observations = np.stack([*seen, last])
     episode.actions, episode.labels = np.array(actions, np.int64), np.array(labels, np.int64)
-    episode.rewards = np.array(rewards, np.float32)
+    episode.rewards, episode.missions = np.array(rewards, np.float32), [*missions, missions[-1]]
 
 
 def summarise(episodes: list[Episode], prefix: str = "eval/") -> dict[str, float]:

@@ -44,7 +44,7 @@ def record(
             episode.actions,
             episode.rewards,
             describe(episode.observations),
-            mission=episode.mission,
+            mission=episode.missions,
             terminated=episode.terminated,
             truncated=episode.truncated,
             success=episode.success,

@@ -44,7 +44,7 @@ def validate(path: Path) -> dict[str, Any]:
         "mean_return": float(data.returns.mean()),
         "mean_length": float(data.lengths.mean()),
         "distinct_captions": len(data.caption_texts),
-        "distinct_missions": len(set(data.missions)),
+        "distinct_missions": len(data.text("mission")[1]),
         "task_kinds": {kind: count for kind, count in sorted(Counter(data.task_kinds).items()) if kind},
         "observation": f"uint8 {data.obs_shape}",
         "actions": ", ".join(data.action_names),

@@ -149,8 +149,14 @@ class Dataset:
 
     @cached_property
     def missions(self) -> list[str]:
-        """(E,) the mission of each episode."""
-        return cast("list[str]", self._steps.column("mission").take(pa.array(self.first_row)).to_pylist())
+        """(E,) the first mission of each episode."""
+        return cast("list[str]", self.row_missions[self.first_row].tolist())
+
+    @cached_property
+    def row_missions(self) -> NDArray[np.object_]:
+        """(R,) the mission at each row: where sub-goals are shown it changes within an episode."""
+        numbers, texts = self.text("mission")
+        return np.array(texts, object)[numbers]
 
     @cached_property
     def observations(self) -> NDArray[np.uint8]:
@@ -196,7 +202,7 @@ class Dataset:
         return self._captions[1]
 
     def text(self, name: str) -> tuple[NDArray[np.int32], list[str]]:
-        """The column `name`, one of `texts`: (R,) numbers of its distinct texts, and these."""
+        """The column `name`, "mission" or one of `texts`: (R,) numbers of its distinct texts, and these."""
         return _texts(self._steps, name)
 
     def caption(self, row: int) -> str:
@@ -211,14 +217,13 @@ class Dataset:
         return np.arange(start, start + length + 1) + self.first_row[episode]
 
     def windows(self, rows: NDArray[np.int64], horizon: int) -> Windows:
-        """The windows of H = `horizon` past actions that end at `rows`, (B,), with missions and memory of their
-        episodes.
+        """The windows of H = `horizon` past actions that end at `rows`, (B,), with missions and memory at
+        these.
         """
         rows = np.asarray(rows, np.int64)
         windows = gather(self.observations, self.actions, self.ages, rows, horizon)
-        missions = [self.missions[episode] for episode in self.episode_of_row[rows].tolist()]
         memory = None if self.memory is None else self.memory[rows]
-        return replace(windows, missions=np.fromiter(missions, object, len(missions)), memory=memory)
+        return replace(windows, missions=self.row_missions[rows], memory=memory)
 
     @cached_property
     def memory(self) -> NDArray[np.uint8] | None:
@@ -249,7 +254,7 @@ class Dataset:
                     "actions": actions[rows][:-1],
                     "rewards": rewards[rows][:-1],
                     "captions": [captions[1][number] for number in captions[0][rows]],
-                    "mission": missions[1][missions[0][rows.start]],
+                    "mission": [missions[1][number] for number in missions[0][rows]],
                     "texts": {name: [known[i] for i in numbers[rows]] for name, (numbers, known) in others.items()},
                     "episode_texts": {name: episode[name] for name in self.episode_texts},
                     **{name: episode[name] for name in _KEPT},
@@ -258,7 +263,7 @@ class Dataset:
     def beginning(self, count: int) -> tuple[str, list[tuple[int, str, str, float]]]:
         """What the first episode is, and its first `count` steps: step, caption, action, reward."""
         [first] = self.recorded(np.zeros(1, np.int64))
-        mission = f", whose mission is: {first['mission']}" if first["mission"] else ""
+        mission = f", whose mission is: {first['mission'][0]}" if first["mission"][0] else ""
         names = [self.action_names[action] for action in first["actions"][:count].tolist()]
         parts = zip(range(count), first["captions"], names, first["rewards"].tolist(), strict=False)
         return f"The first of {self.num_episodes:,} episodes{mission}", list(parts)

@@ -1,5 +1,6 @@
 """Datasets to and from Minari, a format and library for recorded experience (needs the `minari` extra)."""
 
+import copy
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from bkrl.core.files import make_folder
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.derive import explored, write
-from bkrl.envs import captioner, env_spec
+from bkrl.envs import captioner, env_spec, spec_with
 from bkrl.runs.record import Run
 
 PREFIX = "minari:"
@@ -60,7 +61,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 truncations=list(last & episode["truncated"]),
                 infos={
                     "caption": episode["captions"],
-                    "mission": [episode["mission"]] * len(episode["captions"]),
+                    "mission": episode["mission"],
                     **episode["texts"],
                 },
             )
@@ -121,7 +122,8 @@ def from_minari(source: str, out: Path, reporter: Reporter | None = None) -> Run
     with _explained(source):
         theirs = minari.MinariDataset(folder / "data")
         ours = theirs.storage.metadata.get("bkrl", {})
-        info, language = ours.get("info") or _info(theirs, source), ours.get("language", "en")
+        info = ours.get("info") or _info(theirs, source)
+        language = ours.get("language") or info.get("language") or "en"
         dataset_id = theirs.spec.dataset_id
     config = {"env": info["env_id"], "language": language, "source": dataset_id}
     run = Run.create(out, stage="collect", config=config, inputs={"minari": folder / "data" / "metadata.json"})
@@ -147,14 +149,14 @@ def _episodes(theirs: Any, info: Mapping[str, Any], language: str) -> Iterator[d
     for episode, known in zip(theirs.iterate_episodes(), metadata, strict=True):
         seen = episode.observations if isinstance(episode.observations, dict) else {"image": episode.observations}
         captions = episode.infos.get("caption")
-        missions = episode.infos.get("mission", seen.get("mission", [""]))
+        missions = episode.infos.get("mission", seen.get("mission"))
         terminated = bool(episode.terminations[-1])
         yield {
             "observations": seen["image"],
             "actions": episode.actions,
             "rewards": episode.rewards,
             "captions": captioner(env_id, language)(seen["image"]) if captions is None else [str(c) for c in captions],
-            "mission": str(missions[0]),
+            "mission": "" if missions is None else [str(mission) for mission in missions],
             "terminated": terminated,
             "truncated": bool(episode.truncations[-1]) or not terminated,
             "success": known.get("success", terminated and bool(episode.rewards[-1] > 0)),
@@ -174,7 +176,8 @@ def _info(theirs: Any, source: str) -> dict[str, Any]:
     spec, seen = theirs.env_spec, theirs.observation_space
     if spec is None:
         raise InputError(f"{source} does not say which environment it is of, so bkrl cannot tell its env.")
-    facts = env_spec(spec.kwargs.get("env_id", spec.id))
+    given = dict(spec.kwargs)  # options of ours where ours is named; PyPI minigrid's are other ones
+    facts = spec_with(given.pop("env_id"), given) if "env_id" in given else env_spec(spec.id)
     view = seen.spaces.get("image") if isinstance(seen, spaces.Dict) else seen
     fits = isinstance(view, spaces.Box) and view.shape == facts.obs_shape and view.dtype == np.uint8
     if not fits or theirs.action_space != spaces.Discrete(len(facts.action_names)):
@@ -185,7 +188,7 @@ def _info(theirs: Any, source: str) -> dict[str, Any]:
     return {
         "family": facts.family,
         "rules": facts.rules,
-        "language": "en",
+        "language": facts.language,
         "env_id": facts.env_id,
         "obs_shape": list(facts.obs_shape),
         "action_names": list(facts.action_names),
@@ -197,9 +200,12 @@ def _env_spec(env_id: str) -> dict[str, str]:
     import gymnasium
 
     try:
-        return {"env_spec": gymnasium.spec(f"bkrl/{env_id}").to_json()}
-    except gymnasium.error.Error:
+        steps = env_spec(env_id).max_steps
+        spec = copy.deepcopy(gymnasium.spec(f"bkrl/{env_id.partition('@')[0]}"))
+    except (UsageError, gymnasium.error.Error):
         return {}
+    spec.kwargs["env_id"], spec.max_episode_steps = env_id, steps
+    return {"env_spec": spec.to_json()}
 
 
 def _id_of(out: Path) -> str:

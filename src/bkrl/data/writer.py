@@ -80,7 +80,7 @@ class DatasetWriter:
         rewards: NDArray[np.floating],
         captions: Sequence[str],
         *,
-        mission: str,
+        mission: str | Sequence[str],
         terminated: bool,
         truncated: bool,
         success: bool,
@@ -94,6 +94,7 @@ class DatasetWriter:
         Args:
             observations: (T+1, *obs_shape) uint8, the true final one included.
             actions: (T,); rewards: (T,); captions: T+1 strings.
+            mission: one, or T+1 where it may change within the episode.
             seed: what the env was seeded with (it may have drawn several episodes since).
             checkpoint_step: environment steps the recorded policy had been trained for.
             texts: T+1 strings for each of the writer's `texts`.
@@ -104,8 +105,9 @@ class DatasetWriter:
             raise ValueError("an episode has at least one action")
         if observations.shape != (length + 1, *self._shape) or observations.dtype != np.uint8:
             raise ValueError(f"observations must be uint8 of shape {(length + 1, *self._shape)}")
-        if len(rewards) != length or len(captions) != length + 1:
-            raise ValueError("rewards need one entry an action, captions one an observation")
+        missions = [mission] * (length + 1) if isinstance(mission, str) else mission
+        if len(rewards) != length or not len(captions) == len(missions) == length + 1:
+            raise ValueError("rewards need one entry an action, captions and missions one an observation")
         if set(texts) != set(self._texts) or any(len(column) != length + 1 for column in texts.values()):
             raise ValueError(f"the texts {', '.join(self._texts) or '(none)'} need one entry an observation")
         if set(episode_texts) != set(self._episode_texts):
@@ -118,7 +120,7 @@ class DatasetWriter:
         columns["step"].append(np.arange(rows, dtype=np.int32))
         columns["observation"].append(raw)
         columns["caption"].extend(captions)
-        columns["mission"].extend([mission] * rows)
+        columns["mission"].extend(missions)
         columns["action"].append(np.append(actions, -1).astype(np.int32))
         columns["reward"].append(np.append(rewards, 0).astype(np.float32))
         columns["terminated"].append(last & terminated)

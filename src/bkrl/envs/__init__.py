@@ -94,6 +94,11 @@ def env_spec(env_id: str) -> EnvSpec:
     return _with_options(bare, options) if options else bare
 
 
+def spec_with(env_id: str, options: Mapping[str, Any]) -> EnvSpec:
+    """The facts about an id with further options, which go before its own; see `env_spec`."""
+    return env_spec(_with_options(*_chosen(env_id, options)).env_id)
+
+
 def _read(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
     """The env of an id without its options, and these."""
     bare, written = env_options.split(env_id)
@@ -321,8 +326,8 @@ def _warn_of_limit(env_id: str, options: dict[str, Any], limit: int | None = Non
 
 def _warn_of_longer(env_id: str, options: dict[str, Any], limit: int) -> None:
     """Say so when other options, like a larger room, let episodes last longer than Gymnasium does."""
-    facts = _bare_spec(env_id)
-    made = _with_options(facts, options)
+    facts, given = _chosen(env_id, options)
+    made = _with_options(facts, given)
     if made.max_steps > max(limit, facts.max_steps) and not {"max_steps", "length"} & set(options):
         gymnasium.logger.warn(
             f"With these options an episode of {made.env_id} has up to {made.max_steps} steps, and Gymnasium cuts it "

@@ -240,7 +240,7 @@ def replay(dataset: Dataset, horizon: int, num_envs: int, steps: int, seed: int)
             observations[horizon + t : horizon + t + played, n] = dataset.observations[rows]
             actions[horizon + t : horizon + t + played, n] = dataset.actions[rows]
             ages[t : t + played, n] = np.arange(played)
-            missions[t : t + played, n] = dataset.missions[episode]
+            missions[t : t + played, n] = dataset.row_missions[rows]
             memory[t : t + played, n] = counts[rows]
             t += played
             if played == whole:

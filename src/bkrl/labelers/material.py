@@ -82,7 +82,7 @@ def rows_text(dataset: Dataset, rows: NDArray[np.int64], card: EnvCard | None = 
     actions = tuple(prompts.name(dataset.action_names[action]) for action in dataset.actions[rows[:-1]])
     if card is None:
         return SegmentText(captions, actions)
-    mission = dataset.missions[int(dataset.episode_of_row[rows[0]])] if card.mission_words is not None else ""
+    mission = dataset.row_missions[rows[-1]] if card.mission_words is not None else ""
     memory = dataset.memory if card.memory else None
     done = () if memory is None else tuple(_counts(card.memory, memory[row]) for row in (rows[0], rows[-1]))
     return SegmentText(captions, actions, mission, done)

@@ -80,7 +80,7 @@ def _words(dataset: Dataset) -> MissionWords:
     """The words of a dataset's missions. InputError where it records none."""
     if not any(dataset.missions):
         raise InputError(f"{dataset.path} records no missions, for its env has none; leave --with-mission out.")
-    return MissionWords.of(dataset.missions)
+    return MissionWords.of(dataset.text("mission")[1])
 
 
 def _memory(dataset: Dataset) -> tuple[str, ...]:

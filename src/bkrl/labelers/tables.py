@@ -68,7 +68,7 @@ def dataset_of(run: Run, path: Path) -> Dataset:
 
 def mission_words(run: Run, dataset: Dataset) -> MissionWords | None:
     """The words of the dataset's missions, where a label run was made with missions (`--with-mission`)."""
-    return MissionWords.of(dataset.missions) if "mission" in run.facts.get("reads", ()) else None
+    return MissionWords.of(dataset.text("mission")[1]) if "mission" in run.facts.get("reads", ()) else None
 
 
 def names_of(env_id: str) -> tuple[str, ...]:

@@ -91,8 +91,7 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
     views, actions = Views(dataset.observations[rows]), dataset.actions[rows]
     worded = agent.wording.of(env_spec(dataset.env_id))
     if "mission" in agent.wants:
-        of_episode = worded.missions(np.array([dataset.missions[i] for i in episodes.tolist()], object))
-        views = replace(views, mission=np.repeat(of_episode, lengths))
+        views = replace(views, mission=worded.missions(dataset.row_missions[rows]))
     if {"text", "history"} & {*agent.wants}:
         texts = worded.texts(views.symbols)
         views = replace(views, text=texts)

@@ -145,7 +145,7 @@ def build(settings: CloningSettings) -> Training:
     if settings.data is None:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
     dataset, facts = Dataset.open(settings.data), env_spec(settings.env)
-    agent, view, said = _agent(settings, dataset.missions)
+    agent, view, said = _agent(settings, dataset.text("mission")[1])
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )

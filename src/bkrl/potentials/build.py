@@ -48,7 +48,7 @@ def learn_advice(
     """
     raw, dataset = fitted.raw, fitted.dataset
     facts = env_spec(dataset.env_id)
-    missions = dataset.missions if raw.reads.mission else ()
+    missions = dataset.text("mission")[1] if raw.reads.mission else ()
     network = advice_network(facts, derive_seed(seed, "advice"), missions)
     if told is not None:
         network = advice_network(facts, derive_seed(seed, "advice"), (), POLICY_HIDDEN)

@@ -121,7 +121,8 @@ def project(
     dataset: Dataset, rows: NDArray[np.int64], phi: NDArray[np.float32], missions: bool, seed: int
 ) -> tuple[StateRaw, float]:
     """E[Φ | view], fitted to (R,) Φ of the windows that end at `rows`; the share of variance explained, held out."""
-    network = advice_network(env_spec(dataset.env_id), derive_seed(seed, "state"), dataset.missions if missions else ())
+    said = dataset.text("mission")[1] if missions else ()
+    network = advice_network(env_spec(dataset.env_id), derive_seed(seed, "state"), said)
     seen = advice.Record.of(dataset, rows, missions).seen_by(network)
     mean, spread = float(phi.mean()), float(phi.std()) or 1.0
     wanted = torch.from_numpy(((phi - mean) / spread).astype(np.float32))

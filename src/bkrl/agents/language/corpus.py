@@ -37,7 +37,7 @@ def read(paths: Sequence[Path], most: int, seed: int) -> list[str]:
         data = Dataset.open(path)
         rng = generator(seed, "corpus", path.name)
         rows = rng.permutation(len(data.observations))[:most]
-        wordings = list(_wordings(data.env_id, data.missions))
+        wordings = list(_wordings(data.env_id, data.text("mission")[1]))
         chosen = np.where(rng.random(len(rows)) < 0.5, 0, rng.integers(0, len(wordings), len(rows)))
         for number, worded in enumerate(wordings):
             found |= dict.fromkeys(_prompts(data, rows[chosen == number], worded))
@@ -75,8 +75,7 @@ def _prompts(data: Dataset, rows: NDArray[np.int64], worded: Worded) -> list[str
     if not len(rows):
         return []
     symbols = data.observations[rows]
-    said = np.array([data.missions[episode] for episode in data.episode_of_row[rows].tolist()], object)
-    views = Views(symbols, text=worded.texts(symbols), mission=worded.missions(said))
+    views = Views(symbols, text=worded.texts(symbols), mission=worded.missions(data.row_missions[rows]))
     made, index = prompts(_FORM, views, worded)
     return [str(made[number]) for number in index.tolist()]
 

@@ -90,7 +90,7 @@ def write(
             more = {name: each[at] for name, each in said.items()}
             if step:
                 more |= {"action": int(dataset.actions[row - 1]), "reward": float(dataset.rewards[row - 1])}
-            frames.append(frame(numbers[at], dataset.caption(row), dataset.missions[number], **more))
+            frames.append(frame(numbers[at], dataset.caption(row), dataset.row_missions[row], **more))
             at += 1
         frames[-1]["end"] = ending(dataset.terminated[number], dataset.success[number])
         shown.append({"name": f"{number}: {dataset.missions[number]}".rstrip(": "), "number": number, "frames": frames})
@@ -145,6 +145,5 @@ def _said(dataset: Dataset, rows: NDArray[np.int64], run: Path | None) -> dict[s
     with closing(load_potential(run)) as potential:
         potential.artefact.check_fits(run, dataset)
         phi = potential(dataset.windows(rows, potential.reads.horizon)).round(4).tolist()
-        missions = [dataset.missions[one] for one in dataset.episode_of_row[rows]]
-        advice = Advising(potential)(dataset.observations[rows], missions)
+        advice = Advising(potential)(dataset.observations[rows], dataset.row_missions[rows].tolist())
     return {"phi": phi} | ({} if advice is None else {"advice": advice})
