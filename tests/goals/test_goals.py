@@ -23,7 +23,7 @@ from bkrl.goals.book import GoalBook, told_entries
 from bkrl.goals.captions import TrueCaptioner
 from bkrl.goals.match import Matcher
 from bkrl.goals.source import Source
-from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle
+from bkrl.goals.suggesters import EveryDeed, Noisy, Oracle, deeds_to_suggest
 from bkrl.goals.tracker import GoalTracker, ProgressTracker
 from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
 from bkrl.learn.settings import DQNConfig
@@ -265,6 +265,19 @@ def test_noise_has_the_stated_shares(rates):
         assert shares[kind] == pytest.approx(rates.get(kind, 0), abs=0.05)
     with pytest.raises(UsageError, match="at most 1"):
         Noisy(SITUATIONS, {"nonsense": 0.7, "impossible": 0.6}, 0)
+
+
+def test_goals_that_cannot_be_done_here_are_no_moves():
+    """Moving and waiting were drawn, too, one in five: they work nearly everywhere."""
+    keys = [int(SITUATIONS.keys(observation([cell])[None])[0]) for cell in ("tree", "cow", "water", "ripe_plant")]
+    said = {
+        goal
+        for seed in range(50)
+        for goals in Noisy(SITUATIONS, {"bad_timing": 1.0}, seed).suggest(keys)
+        for goal in goals
+    }
+    assert len(said) > 10
+    assert said <= {*deeds_to_suggest(SITUATIONS)}
 
 
 def rollout(rewards, terminated, truncated):

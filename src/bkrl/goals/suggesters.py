@@ -101,7 +101,7 @@ class Noisy(Known):
         rng = generator(self.seed, "noisy goals", key)
         sensible = self.situations.sensible(key)
         wrong = {
-            "bad_timing": tuple(deed for deed in self.situations.possible if deed not in sensible),
+            "bad_timing": tuple(deed for deed in deeds_to_suggest(self.situations) if deed not in sensible),
             "nonsense": self._nonsense,
             "impossible": IMPOSSIBLE,
         }
