@@ -221,6 +221,19 @@ def test_a_source_and_a_tracker_come_back_as_they_were():
     assert not Source.of_json(plain.to_json()).book.suggester.knows
 
 
+@pytest.mark.parametrize("name", ["oracle", "noisy"])
+def test_a_policy_that_knows_the_votes_has_goals_in_another_house(name):
+    """Of the places that its own house lacks it knew nothing, so that there it lost nearly all of its goals."""
+    plain = {"name": name, "accuracy": 0.9, "seed": 0}
+    own = PlaceBook(placing(TASK), plain_judge(house="Rs_int", **plain))
+    judge = Source.of_json(PlaceSource(TASK, own, plain=plain).to_json()).book.suggester
+    for house, least in (("Rs_int", 1.0), ("Pomaria_2_int", 0.95), ("Wainscott_0_int", 0.95)):
+        known = truth(house)
+        said = np.array(judge.judge([*known]))
+        assert not np.isnan(said).any()
+        assert np.mean(said == [*known.values()]) >= (least if name == "oracle" else 0.85)
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_book_that_is_put_back_asks_again_what_failed(tmp_path, wait):
     """What was refused, or answered unclearly, would be so again."""

@@ -33,7 +33,8 @@ THINGS: Final = ("tasks", "seen", "unseen", "all")
 
 
 def plain_judge(name: str, house: str = "", accuracy: float = 1.0, seed: int = 0) -> Judge | None:
-    """The judge of this name that asks nobody, for a scene (as in `truth`); None for another name.
+    """The judge of this name that asks nobody, for a scene (as in `truth`); None for another name. What it knows of
+    places that the scene lacks holds for all houses, so that a policy finds goals in another house than its own.
 
     Raises:
         UsageError: a prior that knows the votes.
@@ -49,7 +50,7 @@ def plain_judge(name: str, house: str = "", accuracy: float = 1.0, seed: int = 0
         return _prior(name)
     if name not in ("oracle", "noisy"):
         return None
-    known = truth(house)
+    known = truth() | truth(house)
     oracle = KnownJudge("oracle", lambda question: float(known[question]) if question in known else math.nan)
     return oracle if name == "oracle" else noisy(oracle, accuracy, seed)
 
