@@ -214,6 +214,25 @@ def test_the_policy_learns_from_its_teacher_while_the_critic_is_first() -> None:
     assert not all(map(torch.equal, before, ppo.parameters))
 
 
+def test_the_policy_waits_for_the_critic_once_its_teacher_has_no_weight() -> None:
+    """The entropy bonus alone moved it then."""
+    agent = agent_of()
+    critic = CriticLearner(agent, learning_rate=1e-3, first=10**6)
+    config = PPOConfig(num_envs=8, num_steps=16, num_minibatches=2, update_epochs=1, ent_coef=0.1)
+    ppo = PPO(
+        make_vec(ENV, 8), agent, [EnvReward()], config, total_steps=10**6, seed=1, critic=critic,
+        teacher=BotAgent.of(ENV), imitation=Imitation(1.0, 128),
+    )  # fmt: skip
+    assert "imitate/kl" in ppo.iterate()
+    taught = [parameter.detach().clone() for parameter in ppo.parameters]
+    figures = ppo.iterate()
+    assert not critic.ready
+    assert "ppo/loss" not in figures
+    assert "critic/updates" in figures
+    assert all(map(torch.equal, taught, ppo.parameters))
+    assert ppo.iteration == 2
+
+
 def test_the_critic_is_first_until_it_explains_no_more_of_a_rollout_than_of_the_last() -> None:
     agent = agent_of()
     critic = CriticLearner(agent, learning_rate=0.0, first=10**6)  # it learns nothing, so there is no gain in waiting

@@ -113,14 +113,14 @@ class PPO(RolloutLearner):
     def learn(self) -> dict[str, float]:
         """Advantages, then epochs of minibatches; a critic of its own learns after the update.
 
-        Until that critic is ready, the policy learns from its teacher alone.
+        Until that critic is ready, the policy learns from its teacher alone, and waits where that has no weight.
         """
         advantages, returns = self.advantages()
         critic = self.critic
         if critic is None:
             return self.update(advantages, returns)
         figures: dict[str, float] = {}
-        if critic.ready or self.imitation is not None:
+        if critic.ready or (self.imitation is not None and self.imitation.begin(self.collector)):
             figures = self.update(advantages if critic.ready else torch.zeros_like(advantages), returns)
         self.iteration += not figures
         values, (next_values, ended) = self.collector.values, self.followed
