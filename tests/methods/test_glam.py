@@ -132,6 +132,11 @@ def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path
     assert shift.min() < -0.1
     french: Any = agent.reworded(Wording("fr"), env)
     assert (french.wording.language, french.now, agent.wording.language) == ("fr", 3.0, "")
+    on: Any = find_method("glam").build(settings(tmp_path / "on", **how, lm=lm, init_from=run))  # type: ignore[union-attr]
+    assert isinstance(on.learner.agent, LanguageAgent)  # it was refused as if this were no language model
+    for name, one in agent.base.module.state_dict().items():
+        torch.testing.assert_close(on.learner.agent.module.state_dict()[name], one, msg=name)
+    on.close()
     weights = run / "policy.advice.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
     with pytest.raises(InputError, match="advice.safetensors is missing, or was changed"):
@@ -396,10 +401,44 @@ def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path, episodes: int, s
     assert alike.facts["lm_settings_of_init_from"] == {"window": 1, "head_size": 16}
     taken: Any = load_agent(alike.path)
     assert (taken.observations, taken.settings.head_sizes) == (1, (16, 16))
-    other_lm = replace(TINY, head_size=8)
+    other_lm = replace(TINY, action_head=True)
     with pytest.raises(InputError, match="another than this one"):
         train_rs.run(settings(tmp_path / "no", **small, init_from=clone.path, lm=other_lm), Reporter())
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("action_head", [False, True])
+def test_a_clone_has_no_say_in_the_critic_of_what_goes_on_from_it(tmp_path: Path, action_head: bool) -> None:
+    """glam-published took the critic and the sizes of heads that a clone has by default and never trained."""
+    shown = collect.run(CollectConfig(env=SHORT, explorer="bot", episodes=4, out=tmp_path / "bot"), Reporter()).path
+    lm = ClonedLM("tiny-t5", window=1, action_head=action_head)
+    how: dict[str, Any] = {"env": SHORT, "steps": 8, "eval_every": 8, "eval_episodes": 1}
+    clone = train_rs.run(
+        TrainRsConfig("bc", **how, data=shown, lm=lm, batch_size=8, out=tmp_path / "clone"), Reporter()
+    )
+
+    def built(alg: str, **given: Any) -> Any:
+        config = TrainRsConfig(alg, **how, init_from=clone.path, out=tmp_path / "on", **given)
+        made: Any = find_method(alg).build(config)  # type: ignore[union-attr]
+        made.close()
+        return made
+
+    def heads(made: Any) -> tuple[Any, ...]:
+        found = made.learner.agent.settings
+        return found.own_critic, found.head_sizes, found.head_activation, found.action_head, found.observations
+
+    here = ((64, 64), "relu") if action_head else ((1024, 1024), "sigmoid")  # a trained head keeps its size
+    made = built("glam-published")
+    assert heads(made) == (False, *here, action_head, 1)
+    before: Any = load_agent(clone.path)
+    for name, one in before.lm.model.state_dict().items():
+        torch.testing.assert_close(made.learner.agent.lm.model.state_dict()[name], one, msg=name)
+    published = find_method("glam-published").settings().lm  # type: ignore[union-attr]
+    assert heads(built("glam-published", lm=replace(published, critic="own"))) == (True, *here, action_head, 1)
+    same = built("glam")
+    assert heads(same) == (True, (64, 64), "relu", action_head, 1)
+    for name, one in before.module.state_dict().items():
+        torch.testing.assert_close(same.learner.agent.module.state_dict()[name], one, msg=name)
 
 
 @pytest.mark.parametrize("how", [{"frozen": -1}, {"train": "lora"}, {"train": "heads", "action_head": True}])

@@ -38,6 +38,9 @@ KINDS = {
 _TAKEN = "lm_settings_of_init_from"
 """The fact that says what a run took from the settings of its --init-from."""
 
+_CLONES = ("bc", "dagger")
+"""Methods that train the actions of a language model and no critic."""
+
 _LM = (AppliesWhen("--lm", lambda c: bool(c.lm.lm)),)
 _LORA = (AppliesWhen("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: not c.lm.action_head))
@@ -219,6 +222,9 @@ def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, An
         return settings, {}
     run = Run.open(settings.init_from, "train-rs")
     there = (run.config["config"].get("lm") or {}) | run.facts.get(_TAKEN, {})  # which it took itself
+    if run.config["config"]["alg"] in _CLONES:  # it trained no critic: only what was chosen of one is taken
+        unused = {"critic"} | (set() if there.get("action_head") else {"head_size", "head_activation"})
+        there = {name: one for name, one in there.items() if name not in unused or one != vars(LMConfig())[name]}
     own = {one.name: one for one in flags_of(type(settings)) if one.path[0] == "lm"}
     taken = {
         name: there[name]
@@ -231,17 +237,22 @@ def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, An
 def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> LanguageAgent:
     """An agent that starts where another language model ended: with all that is trained of it, heads too."""
     from bkrl.agents import load_agent
+    from bkrl.agents.language.advised import AdvisedLanguageAgent
     from bkrl.agents.language.agent import LanguageAgent
     from bkrl.agents.networks import misfit
     from bkrl.runs.record import Run
 
-    other = load_agent(Run.open(source, "train-rs").path)
+    run = Run.open(source, "train-rs")
+    other = load_agent(run.path)
+    if isinstance(other, AdvisedLanguageAgent):  # its advice was that of its run
+        other = other.base
     if not isinstance(other, LanguageAgent):
         raise InputError(f"--init-from: the policy of {source} is no language model; choose a run of glam or bc --lm.")
     seed = other.lm.origin.seed if other.settings.training.partial else None  # what is frozen is to be the same
     agent = language_agent(settings, settings.env, 1, defects, seed)
     weights = other.module.state_dict()
-    if agent.settings.own_critic != other.settings.own_critic:  # its values are of another kind: they begin anew
+    anew = agent.settings.own_critic != other.settings.own_critic  # its values are of another kind
+    if anew or (run.config["config"]["alg"] in _CLONES and agent.settings.head_sizes != other.settings.head_sizes):
         of_values = "heads.value."
         fresh = {name: one for name, one in agent.module.state_dict().items() if name.startswith(of_values)}
         weights = {name: one for name, one in weights.items() if not name.startswith(of_values)} | fresh
