@@ -91,7 +91,8 @@ def _read(dataset: Dataset, agent: TrainableAgent, episodes: NDArray[np.int64]) 
     views, actions = Views(dataset.observations[rows]), dataset.actions[rows]
     worded = agent.wording.of(env_spec(dataset.env_id))
     if "mission" in agent.wants:
-        views = replace(views, mission=worded.missions(dataset.row_missions[rows]))
+        numbers, said = dataset.text("mission")
+        views = replace(views, mission=worded.missions(np.array(said, object))[numbers[rows]])
     if {"text", "history"} & {*agent.wants}:
         texts = worded.texts(views.symbols)
         views = replace(views, text=texts)
