@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS
 from bkrl.labelers.answers import parse_choice, parse_goals, parse_program
 from bkrl.labelers.code import code_prompt
 from bkrl.labelers.goals import goal_prompt
@@ -74,6 +75,16 @@ LAVA = walk("lava 1 step forward", "forward", "lava 1 step forward", "forward", 
 )
 def test_babyai_pairs_a_person_decided(better: SegmentText, worse: SegmentText) -> None:
     assert prefer(BABYAI, better, worse) == "A"
+
+
+@pytest.mark.parametrize("names", ACTION_SETS.values(), ids=ACTION_SETS)
+def test_actions_of_other_names_are_judged_alike(names: tuple[str, ...]) -> None:
+    """Nothing counted as a step or as waste where forward is called go forward."""
+    for segment in (APPROACH, RETREAT, STARE, BUMP, DITHER, GRAB_NOTHING, TAKE, OPEN, LAVA):
+        if {ACTION_NAMES.index(name) for name in segment.actions} <= set(range(len(names))):
+            renamed = tuple(names[ACTION_NAMES.index(name)] for name in segment.actions)
+            read = ReadSegment(segment.captions, segment.actions)
+            assert babyai.judge(replace(read, actions=renamed)) == babyai.judge(read)
 
 
 def test_babyai_pairs_without_a_difference_are_ties() -> None:

@@ -70,6 +70,26 @@ def test_every_variant_renders_for_every_family(card: EnvCard) -> None:
         assert "task" in rendered[0][1].lower()
 
 
+def test_the_actions_of_an_env_stand_under_their_own_names() -> None:
+    """The plain ones were named in all of BabyAI, also `pickup` where there is none, and any `done` did nothing."""
+
+    def actions(env_id: str) -> str:
+        world = pair_prompt(env_card(env_id), PLAIN, PLAIN)[0][1].partition("Actions:\n")[2]
+        return world.partition("\n\n")[0]
+
+    plain = actions("BabyAI-GoToLocal-v0")
+    assert plain.startswith("- `left`, `right`: turn")
+    assert plain.endswith("\n- `done`: does nothing here.")
+    assert plain.count("\n") == 5
+    few = actions("BabyAI-GoToLocal-v0@actions=restricted")
+    assert few.startswith("- `turn left`, `turn right`: turn")
+    assert few.count("\n") == 1
+    assert "\n- `take`: pick up" in actions("BabyAI-GoToLocal-v0@actions=synonyms-2")
+    many = actions("BabyAI-GoToLocal-v0@actions=augmented")
+    assert many.endswith("\n- `sleep`, `do nothing`, `think`: do nothing here.")
+    assert "\n- `done`: ends the episode" in actions("MiniGrid-GoToDoor-5x5-v0")
+
+
 def test_the_env_stands_first_and_is_the_same_in_every_request() -> None:
     other = SegmentText(("You see a red ball 1 step forward.", "x"), ("right",))
     assert pair_prompt(CARDS[0], PLAIN, other)[0] == pair_prompt(CARDS[0], other, other)[0]

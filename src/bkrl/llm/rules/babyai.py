@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from bkrl.core.errors import InputError
 from bkrl.envs.babyai import grammar
+from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS, DONE
 from bkrl.llm.rules.segment import ReadSegment, unknown_caption
 
 FAR = 14
@@ -21,6 +22,8 @@ FACING = 0.3
 PORTABLE = ("key", "ball", "box")
 NOTHING = ("", "You see nothing.")
 PASSABLE = ("floor", "goal")
+_PLAIN = {name: ACTION_NAMES[min(n, DONE)] for names in ACTION_SETS.values() for n, name in enumerate(names)}
+"""Other names of actions → the plain ones."""
 
 _WHERE = r"(?:(\d+) steps? (left|right))?(?: and )?(?:(\d+) steps? forward)?"
 _WALL = re.compile(rf"You see a wall {_WHERE}")
@@ -164,7 +167,8 @@ def understand(caption: str) -> View:
 def judge(segment: ReadSegment) -> tuple[float, str]:
     """Score of a segment, and what the agent does in it."""
     views = [understand(caption) for caption in segment.captions]
-    waste, reasons = _waste(views, segment.actions)
+    actions = tuple(_PLAIN.get(name, name) for name in segment.actions)
+    waste, reasons = _waste(views, actions)
     start, end = views[0], views[-1]
     steps = steps_of(segment.mission)
     wanted = next_step(end, steps)
@@ -172,9 +176,9 @@ def judge(segment: ReadSegment) -> tuple[float, str]:
     known = {thing.name for thing in start.things}
     seen = (thing for view in views for thing in view.things)
     found = {one.name for one in seen if not steps or any(step.means(one.kind, one.colour) for step in steps)} - known
-    moved = sum(action == "forward" and not view.front for view, action in zip(views, segment.actions))
+    moved = sum(action == "forward" and not view.front for view, action in zip(views, actions))
     gain = end.closeness(wanted) - start.closeness(next_step(start, steps))
-    opened = sum(_opens(view, action) for view, action in zip(views, segment.actions))
+    opened = sum(_opens(view, action) for view, action in zip(views, actions))
     # A thing in hand is no longer in view; without this, taking it would look like turning away from it.
     taken = sum(_taken(before, after, steps) for before, after in pairwise(views))
     score = 2.0 * gain + end.closeness(wanted) + 0.3 * min(len(found), 3) + 0.1 * moved
