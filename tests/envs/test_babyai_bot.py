@@ -231,8 +231,8 @@ def test_where_nothing_can_be_done_it_moves_by_chance_until_the_end() -> None:
 
 
 def test_where_the_action_that_is_needed_is_left_out_it_takes_another() -> None:
-    """Before an object it took "done", which is none of these six actions: an IndexError ended the run."""
-    episodes = played(BotAgent.of("MiniGrid-GoToObject-6x6-N2-v0@actions=canonical,max_steps=60"), 8)
+    """Before an object it took one that is none of the env's actions: an IndexError ended the run."""
+    episodes = played(BotAgent.of("BabyAI-PickupLoc-v0@actions=restricted,max_steps=60"), 8)
     assert {(one.success, one.length) for one in episodes} == {(False, 60)}
 
 

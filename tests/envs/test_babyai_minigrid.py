@@ -14,7 +14,7 @@ from bkrl.agents.play import play
 from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make_vec, memory_of
 from bkrl.envs.babyai import FAMILY
-from bkrl.envs.babyai.constants import COLOR_NAMES, FORWARD, TYPE_NAMES
+from bkrl.envs.babyai.constants import COLOR_NAMES, DONE_ENDS, FORWARD, GO_BESIDE, TYPE_NAMES
 from bkrl.envs.babyai.drawing import parts
 from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 from bkrl.envs.babyai.minigrid.rules import MAX_OBSTACLES
@@ -145,6 +145,11 @@ def test_the_same_seeds_give_the_same_steps(env_id: str) -> None:
             state, two = one.snapshot(), make_vec(env_id, 130)
             two.restore(state)
     np.testing.assert_array_equal(one.missions(), two.missions())
+
+
+def test_where_the_action_done_ends_an_episode_is_told_by_the_id() -> None:
+    ends = {env_id for env_id, level in MINIGRID_LEVELS.items() if level.task == GO_BESIDE}
+    assert ends == {env_id for env_id in FAMILY.other_ids() if env_id.startswith(DONE_ENDS)}
 
 
 def test_levels_registered_by_others_run_on_minigrid() -> None:

@@ -80,6 +80,8 @@ def test_actions_can_be_fewer_or_more_which_do_nothing(backend: str, actions: st
         ("BabyAI-GoToLocal-v0@num_dists=1", "it knows actions, max_steps"),
         ("BabyAI-GoToLocal-v0@actions=canonic", "no actions 'canonic'. Did you mean 'canonical'"),
         ("MiniGrid-Dynamic-Obstacles-5x5-v0@actions=canonical", "has actions of its own"),
+        ("MiniGrid-GoToDoor-5x5-v0@actions=augmented", "done ends an episode of .*; leave the option actions out"),
+        ("MiniGrid-GoToObject-6x6-N2-v0@actions=canonical", "done ends an episode"),
         ("CrafterReward-v1@length=0", "at least 1"),
         ("CrafterReward-v1@length=10000001", "at most 10,000,000, not 10000001"),
         ("BabyAI-GoToLocal-v0@max_steps=2147483648", "at most 2,147,483,647"),

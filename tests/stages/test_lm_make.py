@@ -17,6 +17,7 @@ from bkrl.agents.language.vocabulary import known_words, make_tokenizer
 from bkrl.core.config import CollectConfig, LmMakeConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.data.dataset import Dataset
 from bkrl.learn.pretrain import Pretrainer, with_gaps
 from bkrl.runs.record import Run
 from bkrl.stages.lm_make import run
@@ -118,6 +119,24 @@ def test_answers_are_learnt_after_reading(tmp_path):
             said = scorer(scorer.prompts([prompt for prompt, _ in shown])).logits
         surprise[level] = float(torch.nn.functional.cross_entropy(said, done))
     assert surprise["P2"] < min(surprise["P0"], math.log(len(names)))
+
+
+def test_answers_are_of_one_task(tmp_path):
+    """Missions of two tasks that begin with going somewhere passed for go-to missions."""
+    config = CollectConfig("BabyAI-GoToSeqS5R2-v0@max_steps=60", tmp_path / "data", explorer="bot", episodes=30)
+    data = collect(config, progress=False)
+    missions = Dataset.open(data.path).missions
+    single = [mission for mission in missions if not re.search(", then | after you | and ", mission)]
+    assert 0 < len(single) < len([mission for mission in missions if "," not in mission])
+    goals = {re.search("Goal of the agent: ([^\n]+) \n", prompt)[1] for prompt, _ in answers(data.path, 3, seed=1)}
+    assert goals <= set(single)
+
+
+def test_answers_name_the_action_that_ends_an_episode(tmp_path):
+    """It was called sleep."""
+    config = CollectConfig("MiniGrid-GoToDoor-5x5-v0", tmp_path / "data", explorer="bot", episodes=3)
+    data = collect(config, progress=False)
+    assert "done" in {name for _, name in answers(data.path, 3, seed=1)}
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):

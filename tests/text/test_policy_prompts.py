@@ -105,6 +105,18 @@ def test_what_actions_do_is_said_where_they_are_babyais():
     assert "nothing happens" not in chat[0][1]
 
 
+@pytest.mark.parametrize("env_id", ["MiniGrid-GoToDoor-5x5-v0", "MiniGrid-GoToObject-6x6-N2-v0@max_steps=9"])
+def test_the_action_that_ends_an_episode_is_not_said_to_do_nothing(env_id):
+    """It was "do nothing", which it is elsewhere."""
+    for language, name, idle in (("en", "done", "nothing happens"), ("fr", "terminer", "rien ne se passe")):
+        worded = Wording(language).of(env_spec(env_id))
+        assert worded.action_names[6] == name
+        chat = balrog([(("You see a wall",), "")], "go to the red door", worded.action_names, worded.labels)
+        assert f"\n{name}\n" in chat[0][1]
+        assert idle not in chat[0][1]
+    assert Wording().of(env_spec("MiniGrid-Fetch-5x5-N2-v0")).action_names[6] == "do nothing"
+
+
 def test_the_window_becomes_a_prompt():
     """Captions come with full stops; the window keeps three observations and the two actions between them."""
     with_stops = tuple(f"{sentence}." for sentence in FIRST)

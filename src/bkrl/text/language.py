@@ -103,11 +103,14 @@ ACTIONS_FR: Final[Mapping[str, str]] = {
     "sleep": "dormir", "do nothing": "ne rien faire", "cut": "couper", "think": "penser",
 }  # fmt: skip
 
+_SAID_FR: Final = {**ACTIONS_FR, "done": "terminer"}
+"""With one that is no token of our small models, which are made of `ACTIONS_FR`."""
+
 
 def french_actions(names: Sequence[str]) -> tuple[str, ...]:
     """Names of actions in French. Raises UsageError for one that is not in `ACTIONS_FR`."""
     for name in names:
-        if name not in ACTIONS_FR:
-            near = did_you_mean(name, ACTIONS_FR)
-            raise UsageError(f"The action '{name}' has no French name.{near} There are: {', '.join(ACTIONS_FR)}.")
-    return tuple(ACTIONS_FR[name] for name in names)
+        if name not in _SAID_FR:
+            near = did_you_mean(name, _SAID_FR)
+            raise UsageError(f"The action '{name}' has no French name.{near} There are: {', '.join(_SAID_FR)}.")
+    return tuple(_SAID_FR[name] for name in names)

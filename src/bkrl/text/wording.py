@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import UsageError
 from bkrl.envs import family, sentences
-from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS
+from bkrl.envs.babyai.constants import ACTION_NAMES, ACTION_SETS, DONE_ENDS
 from bkrl.envs.babyai.french import french_mission
 from bkrl.envs.family import EnvSpec
 from bkrl.text.language import LANGUAGES, Substitution, french_actions, words
@@ -86,6 +86,7 @@ class Worded:
 
     def __init__(self, env_spec: EnvSpec, wording: Wording) -> None:
         self.wording, self.language = wording, wording.language or env_spec.language
+        self._done_ends = env_spec.env_id.startswith(DONE_ENDS)
         chosen = wording.words
         chosen = words(chosen, self.language) if isinstance(chosen, str) and chosen else chosen or {}
         self.words = Substitution(chosen, self.language)
@@ -105,6 +106,7 @@ class Worded:
         """Of prompts."""
         labels, label = LABELS[self.language], self.wording.goal_label
         labels = labels if family(self._family).exact == "rooms" else replace(labels, meanings=(), idle="")
+        labels = replace(labels, idle="") if self._done_ends else labels
         return replace(labels, goal=GOAL_LABELS.get(label, {}).get(self.language, label)) if label else labels
 
     def texts(self, observations: NDArray[np.uint8]) -> NDArray[np.object_]:
@@ -129,6 +131,7 @@ class Worded:
 
     def _names(self, env_spec: EnvSpec) -> tuple[str, ...]:
         said = _SAID if "forward" in env_spec.action_names else {}  # elsewhere left may be a step, and no turn
+        said = {**said, "done": "done"} if self._done_ends else said
         plain = [said.get(name, name.replace("_", " ")) for name in env_spec.action_names]
         names: Sequence[str] = self.wording.actions or plain
         names = ACTION_SETS[names] if isinstance(names, str) and names in ACTION_SETS else names

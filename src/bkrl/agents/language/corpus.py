@@ -3,6 +3,7 @@
 The prompts hold no answers: what is learnt from them is language (P1). Answers of go-to episodes are apart (P2).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,14 +15,15 @@ from bkrl.core.seeds import generator
 from bkrl.data.dataset import Dataset
 from bkrl.data.views import Views
 from bkrl.envs import env_spec, family
-from bkrl.envs.babyai.constants import ACTION_SETS
+from bkrl.envs.babyai.constants import ACTION_SETS, DONE, DONE_ENDS
 from bkrl.envs.babyai.french import french_mission
-from bkrl.text.language import ACTIONS_FR
+from bkrl.text.language import french_actions
 from bkrl.text.policy_prompts import FORMS, GOAL_LABELS, prompts
 from bkrl.text.wording import Worded, Wording
 
 _FORM = FORMS["glam"]
 _IDLE = ("sleep", "do nothing", "think")
+_MORE = re.compile(",| after you | and ")  # a mission of more than one task
 
 
 def read(paths: Sequence[Path], most: int, seed: int) -> list[str]:
@@ -55,7 +57,7 @@ def answers(path: Path, episodes: int, seed: int) -> list[tuple[str, str]]:
     fitting = [
         episode
         for episode in range(data.num_episodes)
-        if data.success[episode] and missions[episode].startswith("go to") and "," not in missions[episode]
+        if data.success[episode] and missions[episode].startswith("go to") and not _MORE.search(missions[episode])
     ]
     if len(fitting) < episodes:
         raise InputError(
@@ -86,9 +88,10 @@ def _wordings(env_id: str, missions: Sequence[str] = ()) -> Iterator[Worded]:
     if "fr" not in family(facts.family).languages:
         yield Wording().of(facts)
         return
-    sets = [(*names, *_IDLE)[: len(facts.action_names)] for names in ACTION_SETS.values()]
+    more = ("done",) if env_id.startswith(DONE_ENDS) else _IDLE
+    sets = [(*names[:DONE], *more)[: len(facts.action_names)] for names in ACTION_SETS.values()]
     fits = [names for names in sets if len(names) == len(facts.action_names)]
-    usual = (*ACTION_SETS["canonical"], *_IDLE)[: len(facts.action_names)]
+    usual = (*ACTION_SETS["canonical"], *more)[: len(facts.action_names)]
     yield Wording(actions=usual).of(facts)
     for names in fits:
         yield Wording(actions=names).of(facts)
@@ -100,6 +103,6 @@ def _wordings(env_id: str, missions: Sequence[str] = ()) -> Iterator[Worded]:
         [*map(french_mission, missions)]
     except InputError:  # MiniGrid's say other things
         return
-    french = tuple(ACTIONS_FR[name] for name in usual)
+    french = french_actions(usual)
     for words in ("", "", "nouns", "invented-nouns"):
         yield Wording(language="fr", words=words, actions=french).of(facts)

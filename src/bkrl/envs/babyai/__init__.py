@@ -22,6 +22,7 @@ from bkrl.envs.babyai.constants import (
     AGENT_Y,
     BALL,
     BOX,
+    DONE_ENDS,
     DOOR,
     GOAL,
     KEY,
@@ -278,6 +279,8 @@ def _chosen(env_spec: EnvSpec, options: dict[str, Any], known: str) -> tuple[Env
             raise UsageError(f"There are no actions '{actions}'.{near} There are: {sets} and {_ALL}.")
         if env_spec.action_names != ACTION_NAMES:
             raise UsageError(f"'{env_spec.env_id}' has actions of its own; leave the option actions out.")
+        if env_spec.env_id.startswith(DONE_ENDS):
+            raise UsageError(f"The action done ends an episode of '{env_spec.env_id}'; leave the option actions out.")
         env_spec = replace(env_spec, action_names=ACTION_SETS[actions])
     own = () if level is None else tuple(glam.OPTIONS)
     for name in options:

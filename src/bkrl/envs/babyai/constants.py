@@ -58,6 +58,8 @@ ACTION_SETS: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Names of sets → names of actions in the order above; the seventh and all that follow do nothing. The first three are
 those of GLAM (Carta et al. 2023), with which policies are trained; the others are its synonyms of the second."""
+DONE_ENDS: Final = ("MiniGrid-GoToDoor-", "MiniGrid-GoToObject-")
+"""Beginnings of the ids in which the seventh ends an episode; they have no such sets."""
 
 # What a task of a mission is.
 NO_TASK: Final = 0
