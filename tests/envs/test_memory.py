@@ -9,7 +9,7 @@ import pytest
 
 from bkrl.envs import env_spec, family, make_vec, memory_of
 from bkrl.envs.babyai.constants import AGENT_X, AGENT_Y, DROP, EMPTY, PICKUP
-from bkrl.envs.babyai.memory import NAMES
+from bkrl.envs.babyai.memory import HANDLING, NAMES
 from bkrl.envs.memory import fold
 
 LEVELS = ["MiniGrid-DoorKey-6x6-v0", "MiniGrid-ObstructedMaze-1Dlhb-v0", "BabyAI-UnlockPickup-v0"]
@@ -159,3 +159,27 @@ def test_nothing_is_known_of_what_is_never_counted_where_minigrid_runs_an_env(mo
     assert "boxes_opened" in never("MiniGrid-DoorKey-6x6-v0")
     monkeypatch.setenv("BABYAI_DONE_ACTIONS", "1")
     assert never("BabyAI-GoToObj-v0@max_steps=9") == ()
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["BabyAI-UnlockPickup-v0@actions=restricted", "MiniGrid-Dynamic-Obstacles-5x5-v0", "MiniGrid-MemoryS7-v0"],
+)
+def test_where_nothing_can_be_handled_only_moves_are_counted(env_id: str) -> None:
+    """What lay about was taken for what can be picked up, in envs without that action, or where it toggles."""
+    assert family("babyai").never_counted(env_id) == HANDLING
+    rng, envs, memory = np.random.default_rng(0), make_vec(env_id, 64), memory_of(env_id)
+    assert memory is not None
+    before, _ = envs.reset(seed=0)
+    kept = np.zeros((64, memory.size), np.uint8)
+    for _ in range(20):
+        view, actions = before.copy(), rng.integers(0, len(envs.env_spec.action_names), 64)
+        before, _, terminated, truncated, infos = envs.step(actions)
+        ended = terminated | truncated
+        after = before.copy()
+        if ended.any():
+            after[ended] = infos["final_obs"][ended]
+        memory.update(kept, view, actions, after)
+        assert not kept[:, [NAMES.index(name) for name in HANDLING]].any()
+        kept[ended] = 0
+    assert "keys_picked_up" not in family("babyai").never_counted("BabyAI-UnlockPickup-v0@actions=canonical")

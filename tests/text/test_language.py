@@ -170,6 +170,16 @@ def test_only_babyai_turns_left():
     assert names == [("turn left", "turn right"), ("left", "right")]
 
 
+def test_missions_in_french_are_not_asked_for_in_english():
+    """They stayed as they are, between English captions and labels."""
+    for env_id in ("BabyAI-MixedTrainLocalFrench-v0", "BabyAI-MixedTrainLocal-v0@language=fr"):
+        with pytest.raises(UsageError, match="are French, and nothing translates them"):
+            Wording("en").of(env_spec(env_id))
+        assert Wording("fr").of(env_spec(env_id)).language == "fr"
+    for env_id in ("BabyAI-GoToFrench-v0", "BabyAI-MixedTrainLocalFrench-v0@language=en", "BabyAI-GoToLocal-v0"):
+        assert Wording("en").of(env_spec(env_id)).language == "en"
+
+
 def test_words_are_named():
     with pytest.raises(UsageError, match="There are no words 'noun'. Did you mean 'nouns'"):
         words("noun")

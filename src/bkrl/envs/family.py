@@ -263,6 +263,10 @@ class Family:
         """What missions can change to within an episode with these options."""
         return ()
 
+    def mission_language(self, env_spec: EnvSpec) -> str:
+        """The language of an env's missions."""
+        return "en"
+
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         """(B, *obs_shape) uint8 → B captions: sentences divided by ", " or ". "."""
         raise NotImplementedError

@@ -85,6 +85,11 @@ class Worded:
     """
 
     def __init__(self, env_spec: EnvSpec, wording: Wording) -> None:
+        if wording.language == "en" and family(env_spec.family).mission_language(env_spec) == "fr":
+            raise UsageError(
+                f"The missions of {env_spec.env_id} are French, and nothing translates them into English; leave the "
+                "language out, or choose fr."
+            )
         self.wording, self.language = wording, wording.language or env_spec.language
         self._done_ends = env_spec.env_id.startswith(DONE_ENDS)
         chosen = wording.words

@@ -26,7 +26,9 @@ from bkrl.envs.babyai.constants import (
     DOOR,
     GOAL,
     KEY,
+    MATCH,
     OBS_SHAPE,
+    PICKUP,
 )
 from bkrl.envs.babyai.levels import LEVELS, Level
 from bkrl.envs.babyai.recipes import RECIPES
@@ -185,6 +187,10 @@ class BabyAI(Family):
         envs.reset(seed=0)
         return len({_ARTICLES.sub("", mission) for mission in envs.missions()}) > 1
 
+    def mission_language(self, env_spec: EnvSpec) -> str:
+        bare, options = split(env_spec.env_id)
+        return options.get("language", glam.LEVELS[bare].language) if bare in glam.LEVELS else "en"
+
     def caption(self, observations: NDArray[np.uint8], language: str = "en", compat: bool = False) -> list[str]:
         from bkrl.envs.babyai.captions import caption
 
@@ -194,7 +200,7 @@ class BabyAI(Family):
         """One for all that runs natively, but for what moves by itself (Dynamic-Obstacles) or is to be remembered
         (Memory)."""
         from bkrl.envs.babyai.bot import BabyAIBot
-        from bkrl.envs.babyai.constants import AVOID, MATCH
+        from bkrl.envs.babyai.constants import AVOID
         from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 
         no_plan = env_spec.env_id in MINIGRID_LEVELS and MINIGRID_LEVELS[env_spec.env_id].task in (AVOID, MATCH)
@@ -206,13 +212,19 @@ class BabyAI(Family):
         return RoomMemory() if env_spec.obs_shape == OBS_SHAPE else None  # kernels do not check indices
 
     def never_counted(self, env_id: str) -> tuple[str, ...]:
-        """What the things of 64 layouts do not allow; nothing is known of envs that run on minigrid."""
+        """What its actions and the things of 64 layouts do not allow; nothing is known of envs that run on minigrid."""
         from bkrl.envs import make_vec
-        from bkrl.envs.babyai.memory import never_counted
+        from bkrl.envs.babyai.memory import HANDLING, never_counted
+        from bkrl.envs.babyai.minigrid.levels import MINIGRID_LEVELS
 
-        if not runs_natively(split(env_id)[0]):
+        bare = split(env_id)[0]
+        if not runs_natively(bare):
             return ()
         envs = make_vec(env_id, _LAYOUTS)
+        if len(envs.env_spec.action_names) <= PICKUP or (
+            bare in MINIGRID_LEVELS and MINIGRID_LEVELS[bare].task == MATCH  # there to pick up is to toggle
+        ):
+            return HANDLING
         envs.reset(seed=0)
         return never_counted(envs.env_states()["grid"])
 

@@ -29,6 +29,8 @@ NAMES: Final[tuple[str, ...]] = (
 )
 """Cells beyond the first; cells that are no walls; doors, each once; kinds and colours of things, each once; and how
 often a thing was put down."""
+HANDLING: Final = NAMES[2:]
+"""What takes more than to move."""
 GOALS: Final = (
     "explore the room",
     "look around",
