@@ -161,8 +161,9 @@ ABOUT = {
         "One row a moment: many episodes stand in a file, and an episode of T actions has T + 1 rows, whose last "
         "has no action and no reward (null). Texts that a method recorded beside (`goal`) have columns after these, "
         "which `info.json` names under `texts`. `observation` is the raw uint8 array, row-major; its shape stands in "
-        "the field's metadata and in `info.json`. Datasets of schema version 1 hold it as `fixed_size_binary`; they "
-        "open, and can be merged and divided, like the others."
+        "the field's metadata and in `info.json`. `mission` is that of the moment: sub-goals that an env shows "
+        "(`@subgoals=shown`) change within an episode. Datasets of schema version 1 hold observations as "
+        "`fixed_size_binary`; they open, and can be merged and divided, like the others."
     ),
     "episodes": (
         "`checkpoint_step`: environment steps the explorer had trained for. `part` and `row_start`: the file of "
