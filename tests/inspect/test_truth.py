@@ -17,6 +17,7 @@ from bkrl.inspect import truth
 from bkrl.inspect.optimal import Explorer, optimal_values
 from bkrl.labelers import closed
 from bkrl.labelers.config import LabelConfig
+from bkrl.labelers.material import SegmentText
 from bkrl.labelers.plan import Plan
 from bkrl.labelers.tables import labels_of
 from bkrl.runs.record import Run
@@ -116,6 +117,36 @@ def test_segments_that_read_the_same_are_ties_of_points_too(data, tmp_path, monk
     monkeypatch.setattr(closed, "pairs_of", lambda plan: same)
     run, _ = labelled(data, tmp_path / "points", "pref", "exact", compare="points", num=2)
     assert [row["status"] for row in labels_of(run)] == ["identical", "labelled"]
+
+
+def test_questions_that_read_the_same_have_one_answer_in_either_order(data, tmp_path, monkeypatch):
+    """The last one asked spoke for all: other pairs got the opposite of what is true of them, and one whose two sides
+    read the same looked like a favourite place, for which tied pairs lost their half.
+    """
+    drawn = [pair for _, pair in closed.pairs_of(Plan.of(LabelConfig(data.path, "pref", num=60), data))]
+    values = truth.solve(data, {one.episode_id for pair in drawn for one in (pair.a, pair.b)}, Reporter()).values
+    ends = np.array([[data.rows(one)[-1] for one in (pair.a, pair.b)] for pair in drawn])
+    gain = values[ends[:, 0]] - values[ends[:, 1]]
+    better, worse = (iter([drawn[n] for n in np.flatnonzero(side)]) for side in (gain > 1e-9, gain < -1e-9))
+    one, other, near, far = (SegmentText((f"You are {word}.",) * 2, ("left",)) for word in ("a", "b", "near", "far"))
+    before, after = (SegmentText((f"You see {word}.", "You see a wall."), ("left",)) for word in ("a key", "a ball"))
+    tied = next(better)
+    shown = [
+        (next(better), (one, other), 0.5),  # of the two of them each is better once
+        (next(worse), (one, other), 0.5),
+        (next(better), (near, far), 1.0),
+        (next(better), (near, far), 1.0),
+        (next(worse), (far, near), 0.0),
+        (next(better), (before, after), 0.5),  # a question shows of the first moment less than a segment has
+        (replace(tied, b=tied.a), (one, far), 0.5),
+    ]
+    monkeypatch.setattr(closed, "pairs_of", lambda plan: [*enumerate(pair for pair, _, _ in shown)])
+    monkeypatch.setattr(closed, "texts_of", lambda plan, asked: next(two for pair, two, _ in shown if pair == asked))
+    run, facts = labelled(data, tmp_path / "alike", "pref", "exact", num=len(shown))
+    labels = [row["label"] for row in labels_of(run)]
+    assert labels == pytest.approx([label for _, _, label in shown], abs=0.001)
+    assert [label for label in labels if 0.01 < label < 0.99] == [0.5] * 4
+    assert (facts["exact_accuracy"]["rate"], facts["exact_accuracy"]["n"], facts["inconsistent"]) == (1.0, 3, 0)
 
 
 @pytest.mark.slow  # a program of the exact annotator is used below; another annotator is scored above

@@ -213,14 +213,16 @@ def _sensible(states: States, goals: Sequence[str]) -> tuple[NDArray[np.bool_], 
 
 
 def annotator(plan: Plan, truth: Truth) -> ExactBackend:
-    """Who answers the questions of a plan by the truth."""
-    known: dict[tuple[Message, ...], dict[str, float]] = {}
+    """Who answers the questions of a plan by the truth: to what reads the same there is one answer, the mean chance."""
+    said: dict[tuple[Message, ...], list[dict[str, float]]] = {}
     for question, chance in _answers(plan, truth):
-        with np.errstate(divide="ignore"):
-            told = np.log(np.maximum(chance, _SURE))
         for phrasing in question.phrasings:
-            told_of = {phrasing.options[place]: float(told[k]) for k, place in enumerate(phrasing.outcomes)}
-            known[phrasing.messages] = told_of
+            one = {phrasing.options[place]: float(chance[k]) for k, place in enumerate(phrasing.outcomes)}
+            said.setdefault(phrasing.messages, []).append(one)
+    known = {
+        asked: {word: float(np.log(np.maximum(np.mean([one[word] for one in each]), _SURE))) for word in each[0]}
+        for asked, each in said.items()
+    }
     return ExactBackend.of(known)
 
 
