@@ -203,3 +203,5 @@ def test_an_accuracy_of_nothing_is_no_doubt():
     training = {"accuracy": float("nan"), "accuracy_low": 0.0, "accuracy_high": 1.0}
     assert doubts({"training": training}) == []  # type: ignore[typeddict-item]
     assert len(doubts({"training": training | {"accuracy": 0.5}})) == 1  # type: ignore[typeddict-item]
+    of_whole = training | {"accuracy": 0.5, "part": "state"}  # says nothing of the part
+    assert doubts({"training": of_whole}) == []  # type: ignore[typeddict-item]

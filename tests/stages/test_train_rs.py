@@ -171,6 +171,16 @@ def test_trust_follows_the_accuracy_of_the_potential(tmp_path: Path, form: str) 
     assert not (tmp_path / "none").exists()
 
 
+def test_a_part_of_a_potential_is_not_trusted_for_the_accuracy_of_the_whole(tmp_path: Path) -> None:
+    """A part that orders pairs at chance weighed as much as the whole, which had learnt its labels."""
+    of_whole = {"accuracy": 0.86, "part": "rest"}
+    config = settings(tmp_path / "run", alg="bk-code", shaping="pbrs", trust="auto", steps=512)
+    with pytest.raises(InputError, match=r"other labels and parts where .* leave --trust out"):
+        run(replace(config, potential=potential_run(tmp_path / "part", training=of_whole)), Reporter())
+    scored = potential_run(tmp_path / "scored", training=of_whole, exact_accuracy={"rate": 0.75})  # of the part itself
+    assert run(replace(config, potential=scored), Reporter()).facts["trust"] == 0.5
+
+
 @pytest.fixture
 def begins(tmp_path: Path) -> TrainRsConfig:
     """A run that begins as the advice of a network as wide as a policy."""

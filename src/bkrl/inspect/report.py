@@ -32,8 +32,9 @@ class Changes(TypedDict):
 
 
 class TrainingFigures(TypedDict):
-    """What is read of what making a potential found; each kind has more."""
+    """What is read of what making a potential found; each kind has more. A `part` has the figures of the whole."""
 
+    part: NotRequired[str]
     accuracy: NotRequired[float | None]
     accuracy_low: NotRequired[float | None]
     accuracy_high: NotRequired[float | None]
@@ -122,6 +123,8 @@ def doubts(report: Report) -> list[str]:
             f"of cases (95 % interval {percents(low, high)})"
         )
     accuracy, low, high = training.get("accuracy"), training.get("accuracy_low"), training.get("accuracy_high")
+    if "part" in training:  # it is that of the whole
+        accuracy = None
     # where no held-out pair is decided, the accuracy is NaN
     if accuracy is not None and accuracy >= 0 and low is not None and high is not None and low <= CHANCE:
         found.append(

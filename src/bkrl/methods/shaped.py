@@ -337,16 +337,16 @@ def _trust_in(made: Run) -> tuple[float, str]:
 
     Of two moments that Φ orders, an accuracy p says that the truth orders them so with probability p, and the other way
     with 1 - p: the expected sign of the true difference is 2p - 1 times that of Φ's. At chance nothing is left.
-    InputError where no accuracy was measured.
+    InputError where no accuracy was measured; what a part has of its labels is that of the whole.
     """
     exact, training = made.facts.get("exact_accuracy") or {}, made.facts.get("training", {})
     accuracy, by = exact.get("rate"), "exact values"
-    if accuracy is None:
+    if accuracy is None and "part" not in training:
         accuracy, by = training.get("accuracy"), "its labels"
     if accuracy is None or accuracy != accuracy:
         raise InputError(
-            f"No accuracy of {made.path} was measured on anything held out: preferences have one, other labels where "
-            "`bkrl label --score exact` scored them; leave --trust out."
+            f"No accuracy of {made.path} was measured on anything held out: preferences have one, other labels and "
+            "parts where `bkrl label --score exact` scored the labels; leave --trust out."
         )
     weight = min(1.0, max(0.0, 2.0 * accuracy - 1.0))
     return weight, f"it orders {percent(accuracy, 1)} of held-out pairs as {by} do"
