@@ -24,6 +24,10 @@ from bkrl.runs.samples import SAMPLES
 from bkrl.stages import label, train_rm
 
 DATA = SAMPLES / "data-crafter"
+ALONE = (
+    "--play-steps has no effect here, only with a program that has advice of its own, and without --advice; "
+    "leave it out."
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +85,34 @@ def test_a_program_is_asked_at_its_rows_at_the_same_varied_and_where_it_leads(ma
     assert not first[:, INDEX["wood"] : INDEX["iron_sword"] + 1].any()
 
 
+class Warned(Reporter):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.lines.append(text)
+
+
 def test_what_was_played_is_counted_and_is_for_programs_alone(labels: Run, made: Run, tmp_path: Path) -> None:
     assert made.facts["steps"] == 640
     assert made.facts["advice"] == "program"
     with pytest.raises(UsageError, match="play_steps has no effect here"):
         bkrl.train_rm(TrainRmConfig(labels.path, play_steps=640, control="zero", out=tmp_path / "z"))
     told = TrainRmConfig(labels.path, play_steps=640, advice="random", cache=tmp_path / "cache", out=tmp_path / "told")
-    assert "steps" not in train_rm.run(told, Reporter()).facts
+    with pytest.raises(UsageError, match="play_steps has no effect here, only with a program's own advice, without"):
+        bkrl.train_rm(told)
+    said = Warned()
+    assert "steps" not in train_rm.run(told, said).facts
+    assert [line for line in said.lines if "play-steps" in line] == [ALONE]
+
+
+def test_steps_that_a_program_without_advice_does_not_play_are_warned_of(tmp_path: Path) -> None:
+    """They were taken, nothing was played, and nobody said so."""
+    silent = label.run(LabelConfig(DATA, "code", llm="equal", with_memory=True, out=tmp_path / "labels"), Reporter())
+    said = Warned()
+    made = train_rm.run(TrainRmConfig(silent.path, play_steps=640, out=tmp_path / "phi"), said)
+    assert made.facts["advice"] != "program"
+    assert [line for line in said.lines if "play-steps" in line] == [ALONE]
 
 
 def test_the_rules_programs_say_what_is_sensible_in_crafter(made: Run) -> None:

@@ -20,6 +20,7 @@ from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.told import told_by
 from bkrl.report.provenance import follow
 from bkrl.report.runs import annotator_of, answered
+from bkrl.runs.samples import SAMPLES
 from bkrl.stages import collect, train_rm, train_rs
 from tests.labelers.scripted import asker
 from tests.llm import tiny_gguf
@@ -89,6 +90,15 @@ def test_what_was_asked_is_counted_in_the_run_and_asked_once(data, tmp_path):
         train_rm.run(
             TrainRmConfig(data.path, out=tmp_path / "c", **settings | {"cache": tmp_path}, max_requests=4), Reporter()
         )
+
+
+@pytest.mark.parametrize("control", ["zero", "random"])
+def test_a_control_without_labels_holds_no_advice_of_a_model(tmp_path, control):
+    """Such a control counted as one without labels, and held what the model said of actions."""
+    labels, out = SAMPLES / "labels-qwen1.5b-minigrid", tmp_path / "rm"
+    with pytest.raises(UsageError, match=f"--control {control} holds nothing of an annotator; leave --advice out"):
+        train_rm.run(TrainRmConfig(labels, control=control, advice="random", out=out), Reporter())
+    assert not out.exists()
 
 
 def test_what_cannot_answer_is_refused_in_one_sentence(data, tmp_path):

@@ -104,7 +104,7 @@ class TrainRmConfig:
         Flag(
             "code labels: so many steps are played as the program's own advice says, to learn what it says on the way",
             least=0,
-            only=_PROGRAMS,
+            only=(*_PROGRAMS, AppliesWhen("a program's own advice, without --advice", lambda c: not c.advice)),
         ),
     ] = 0
     advice: Annotated[

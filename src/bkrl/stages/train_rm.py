@@ -49,15 +49,12 @@ def run(config: TrainRmConfig, reporter: Reporter) -> Run:
 def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     labels = Run.open(config.labels, ("label", "collect") if config.advice else "label")
     labelled = labels.stage == "label"
-    if not labelled and (config.control not in ("none", "shuffled") or config.part != "whole"):
-        raise UsageError("Of a collect run only advice is made; leave out --control (but shuffled) and --part.")
+    _check(config, labelled)
     source = dataset_at(labels, config.dataset) if labelled else config.labels
     control, seed = config.control, config.seed
     kind = made_from(labels, control) if labelled else None
     session: AskSession | None = None
     make: Maker | None = None
-    if config.part != "whole" and control in ("zero", "constant"):
-        raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
     shuffle = Shuffle(seed, config.shuffled_share) if control == "shuffled" else None
     if to_do(config):
         torch.set_num_threads(config.threads)
@@ -77,6 +74,11 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     if make is None or result.complete:
         return result
     known = control == "none" and str(labels.facts.get("llm")).partition(":")[0] not in UNINFORMED
+    if config.play_steps and (session is not None or not own):
+        reporter.warn(
+            "--play-steps has no effect here, only with a program that has advice of its own, and without --advice; "
+            "leave it out."
+        )
     doubted = at_chance(labels.facts.get("quality", {})) if known else []
     if doubted:
         reporter.warn(f"The labels of {labels.path} may be at chance: {'; '.join(doubted)}.")
@@ -143,6 +145,18 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         training=training,
     )
     return result
+
+
+def _check(config: TrainRmConfig, labelled: bool) -> None:
+    """UsageError where settings contradict each other, or what is made of."""
+    if not labelled and (config.control not in ("none", "shuffled") or config.part != "whole"):
+        raise UsageError("Of a collect run only advice is made; leave out --control (but shuffled) and --part.")
+    if config.part != "whole" and config.control in ("zero", "constant"):
+        raise UsageError("Φ = 0 has no parts; leave out --part, or choose another --control.")
+    if config.advice and config.control in ("zero", "random"):
+        raise UsageError(
+            f"--control {config.control} holds nothing of an annotator; leave --advice out, or take --control shuffled."
+        )
 
 
 def _annotator(config: TrainRmConfig, stack: ExitStack) -> AskSession | None:
