@@ -7,8 +7,10 @@ import pytest
 
 from bkrl.data.windows import Reads, Windows
 from bkrl.envs import toy
+from bkrl.envs.babyai.constants import ACTION_NAMES
 from bkrl.inspect import worth
 from bkrl.inspect.worth import ceiling, measure
+from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
 
 
 class Fixed:
@@ -90,6 +92,27 @@ def test_nearness_to_things_is_knowledge_of_babyai(monkeypatch, turned):
     # a task that is not known is likelier to be done where things are near
     assert found["small"]["any_task"]["states_rho"]["rho"] > found["small"]["mean_states_rho"]
     assert [row["task"] for row in found["paper"]["tasks"]] == ["PickUp-RedBall-S20"]
+
+
+class Near(Raw):
+    """Nearness to things, of the current view alone."""
+
+    reads = Reads(1)
+
+    def __call__(self, windows: Windows) -> np.ndarray:
+        return nearness(windows.observations[:, -1]).astype(float)
+
+
+@pytest.mark.parametrize(("actions", "tasks"), [(3, 1), (6, 2)])
+def test_a_potential_of_fewer_actions_is_asked_about_those_alone(monkeypatch, actions, tasks):
+    """Levels were solved with all seven, and the report ended with an action that the potential does not know."""
+    monkeypatch.setattr(worth, "PAPER", ("BabyAI-Text-PickUp-RedBall-S20",))
+    env = "MiniGrid-Empty-5x5-v0"
+    artefact = Artefact("code", 1, env, "babyai", (7, 7, 3), ACTION_NAMES[:actions], Scale(-20.0, 0.0))
+    found = measure(Scaled(Near(), artefact), "babyai", layouts=1)
+    assert [row["task"] for row in found["small"]["tasks"]] == ["go to", "pick up"][:tasks]
+    assert [row["task"] for row in found["paper"]["tasks"]] == ["PickUp-RedBall-S20"][: tasks - 1]
+    assert found["small"]["mean_play_rho"] is not None
 
 
 def test_the_ceiling_is_the_mean_rank_of_each_view():

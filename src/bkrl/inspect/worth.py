@@ -13,6 +13,8 @@ Where Φ is constant it ranks nothing: there is no correlation then, and the mea
 drawn in any order would have on average; leaving the task out would flatter. A potential that is constant on every task
 has no mean.
 
+A potential is asked about the actions that it knows alone; tasks that take others are left out.
+
 No function of the view alone can reach 1 where states that look the same are worth different things. The `ceiling` is
 what the mean rank of each view reaches: the best that a potential without memory, *told* the task, could do.
 """
@@ -29,7 +31,7 @@ from bkrl.core.seeds import generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.distinct import distinct_rows
 from bkrl.envs import toy
-from bkrl.envs.babyai.constants import FORWARD, GO_TO, LEFT, PICK_UP, PICKUP, RIGHT
+from bkrl.envs.babyai.constants import ACTION_NAMES, FORWARD, GO_TO, LEFT, PICK_UP, PICKUP, RIGHT
 from bkrl.envs.babyai.levels import LEVELS
 from bkrl.inspect.optimal import (
     Explorer,
@@ -146,17 +148,23 @@ def measure(potential: Potential, family: str, layouts: int = 6, seed: int = 0) 
     return {"small": _small(potential, layouts, seed), "paper": _paper(potential, layouts, seed), "note": ""}
 
 
+def _known(potential: Potential) -> list[int]:
+    """The engine's actions that a potential knows; those that an env has beyond the engine's do nothing."""
+    names = potential.artefact.action_names if isinstance(potential, Scaled) else ACTION_NAMES
+    return [*range(min(len(names), len(ACTION_NAMES)))]
+
+
 def _small(potential: Potential, layouts: int, seed: int) -> LevelsWorth:
-    """Going to and picking up each object of small rooms, every action allowed."""
-    explorer = Explorer(SMALL)
+    """Going to and picking up each object of small rooms, every action allowed that the potential knows."""
+    explorer, known = Explorer(SMALL), _known(potential)
     pools: dict[str, _Pool] = {}
     together = _Pool()
     for number in range(seed, seed + layouts):
         moment = explorer.draw(number)
         found: list[tuple[States, NDArray[np.float64]]] = []
-        for task in (GO_TO, PICK_UP):
+        for task in (GO_TO, PICK_UP) if PICKUP in known else (GO_TO,):
             for kind, color in objects_of(moment):
-                states = explorer.explore(assign(moment, task, kind, color))
+                states = explorer.explore(assign(moment, task, kind, color), known)
                 if states is None:
                     continue
                 values = optimal_values(states, GAMMA)
@@ -176,6 +184,8 @@ def _paper(potential: Potential, layouts: int, seed: int) -> LevelsWorth:
     for env_id in PAPER:
         explorer = Explorer(env_id)
         actions = [LEFT, RIGHT, FORWARD] + ([PICKUP] if LEVELS[env_id].task == "pick up" else [])
+        if not {*actions} <= {*_known(potential)}:
+            continue
         pool = pools.setdefault(env_id.removeprefix("BabyAI-Text-"), _Pool())
         for number in range(seed, seed + layouts):
             moment = explorer.draw(number)
