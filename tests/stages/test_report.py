@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bkrl.core.config import ReportConfig
+from bkrl.core.config import PPOConfig, ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, to_json
 from bkrl.core.reporter import Reporter
@@ -332,6 +332,37 @@ def test_runs_whose_rates_fall_to_the_end_are_pooled_by_their_length(tmp_path: P
     (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
     rows = {row["label"]: row["n"] for row in section["rows"]}
     assert rows == {"ppo": 2, "rnd": 2, "pqn": 1, "pqn (steps=500000)": 1}
+
+
+def test_runs_whose_weights_fall_to_the_end_are_pooled_by_their_length(tmp_path: Path):
+    """A short and a long run of one fading shaping, or with one teacher, were one method; others still are."""
+    advice = {"shaping": "advice", "facts": {"form": "advice"}}
+    others = [("bk-pref", advice), ("bk-pref", {"facts": {"form": "pbrs"}}), ("glam", {"imitate": "bot"}), ("glam", {})]
+    others += [("bk-goal", advice | {"shaping_until": 9_000}), ("glam", {"imitate": "bot", "imitate_until": 9_000})]
+    runs = []
+    for seed, steps in enumerate((500_000, 1_000_000), 1):
+        for number, (alg, how) in enumerate(others):
+            runs.append(train_rs(tmp_path, alg, seed, **how, steps=steps, name=f"{number}-{steps}"))
+    told(runs, tmp_path)
+    (section,) = json.loads((tmp_path / "report" / "results.json").read_text())["envs"]
+    assert {row["label"]: row["n"] for row in section["rows"]} == {
+        "bk-goal (advice)": 2,
+        "bk-pref": 2,
+        "bk-pref (advice)": 1,
+        "bk-pref (advice, steps=500000)": 1,
+        "glam": 2,
+        "glam (imitate=bot)": 1,
+        "glam (imitate=bot, steps=500000)": 1,
+        "glam (imitate=bot, imitate_until=9000)": 2,
+    }
+
+
+def test_a_rate_that_falls_to_the_end_renames_no_other_run_of_its_method(tmp_path: Path):
+    """Beside a run with --anneal-lr plain PPO was called "ppo (steps=default)", and was no baseline."""
+    runs = [*small(tmp_path), train_rs(tmp_path, "ppo", 1, ppo=PPOConfig(anneal_lr=True), name="annealed")]
+    text, _ = told(runs, tmp_path)
+    assert "ppo n = 2" in text
+    assert "ppo (ppo.anneal_lr=True) n = 1" in text
 
 
 def test_a_repeated_run_counts_once(tmp_path: Path):

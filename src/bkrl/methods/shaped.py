@@ -29,6 +29,8 @@ STARTED = ("start", "progress+start")
 """The forms of shaping in which a policy begins as a potential's advice."""
 ADVISED = ("advice", "pbrs+advice", *STARTED)
 """The forms of shaping that take a potential's advice on actions."""
+FADING = ("advice", "pbrs+advice", "decay", "progress", "progress+start")
+"""The forms of shaping whose weight falls to 0, at the end of training where `--shaping-until` names no step."""
 WITHOUT_ADVICE = {
     "advice": "plain PPO",
     "pbrs+advice": "exact shaping alone",
@@ -39,8 +41,7 @@ WITHOUT_ADVICE = {
 
 _ADVISED = AppliesWhen("--shaping advice, pbrs+advice, start or progress+start", lambda c: c.shaping in ADVISED)
 _FALLING = AppliesWhen(
-    "--shaping advice, pbrs+advice, decay, progress or progress+start",
-    lambda c: c.shaping in ("advice", "pbrs+advice", "decay", "progress", "progress+start"),
+    "--shaping advice, pbrs+advice, decay, progress or progress+start", lambda c: c.shaping in FADING
 )
 _PAID = AppliesWhen("every --shaping but advice and start", lambda c: c.shaping not in ("advice", "start"))
 _SHIFTED = AppliesWhen(

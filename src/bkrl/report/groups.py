@@ -240,7 +240,8 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     What all runs have needs no mention, and what is a method's default; of other settings, what most runs have.
     """
     keys = {key for run in runs for key in run.settings} - {"compat", "rm.part", "rm.advice"}
-    effective = {key: [run.settings.get(key, "") for run in runs if run.settings.get(key) != NO_EFFECT] for key in keys}
+    told = [{"steps": NO_EFFECT, **run.settings} for run in runs]  # a setting where something falls to their end
+    effective = {key: [one.get(key, "") for one in told if one.get(key) != NO_EFFECT] for key in keys}
     usual = {key: Counter(values).most_common() for key, values in effective.items()}
     # Ties go to the first in the alphabet, so that labels are stable.
     common = {key: min((one for one, n in counts if n == counts[0][1]), default="") for key, counts in usual.items()}
@@ -249,7 +250,7 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     drawn = ("labels", "advice")  # controls whose name says who answered
     annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith(drawn)}
     labels = []
-    for run in runs:
+    for run, settings in zip(runs, told, strict=True):
         parts = [] if run.form in ("none", "pbrs", "novelty") else [run.form]
         if defects := run.settings.get("compat", ""):  # named even where all runs have them
             parts.append(f"defects {defects}")
@@ -260,9 +261,9 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
         if named and run.annotator and not run.control.endswith(drawn):
             parts.append(run.annotator)
         parts += [
-            f"{key}={run.settings.get(key, 'default')}"
+            f"{key}={settings.get(key, 'default')}"
             for key in sorted(keys)
-            if run.settings.get(key, "") not in (common[key], NO_EFFECT)
+            if settings.get(key, "") not in (common[key], NO_EFFECT)
         ]
         labels.append(run.alg + (f" ({', '.join(parts)})" if parts else ""))
     return labels

@@ -16,7 +16,7 @@ from bkrl.inspect.report import doubts_of
 from bkrl.labelers.config import LabelConfig
 from bkrl.llm import LOCAL_MODELS, UNINFORMED, USUALLY_CLOSED
 from bkrl.methods import find_method, with_setting
-from bkrl.methods.shaped import ADVISED
+from bkrl.methods.shaped import ADVISED, FADING
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
 from bkrl.report.groups import NO_EFFECT, SUCCESS, Trained
@@ -175,7 +175,10 @@ def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
             for name, value in _flat(one.config, one.stage, f"{_SHORT[one.stage]}.").items():
                 told.setdefault(name, set()).add(value)
     flat |= {name: ", ".join(sorted(values)) for name, values in told.items()}
-    if "pqn.epsilon_share" in flat or flat.get("ppo.anneal_lr") == "True":  # rates that fall to the end: where it is
+    falling = "pqn.epsilon_share" in flat or flat.get("ppo.anneal_lr") == "True"
+    fading = node.facts.get("form") in FADING and flat.get("shaping_until") == "0"
+    taught = flat.get("imitate") and flat.get("imitate_until") == "0"
+    if falling or fading or taught:  # what falls to the end: where it is
         flat["steps"] = str(node.config.get("steps"))
     return flat | {name: _entry_of(node, flat[name]) for name in ("init_from", "guide") if name in flat}
 
