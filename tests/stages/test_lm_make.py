@@ -21,6 +21,8 @@ from bkrl.data.dataset import Dataset
 from bkrl.learn.pretrain import Pretrainer, with_gaps
 from bkrl.runs.record import Run
 from bkrl.stages.lm_make import run
+from bkrl.studies.cells import state_of
+from bkrl.studies.section import Cell
 
 DATA = Path("sample:data-minigrid")
 SMALL = {"from_": (DATA,), "size": "d32", "steps": 40, "texts": 300, "batch": 4}
@@ -137,6 +139,22 @@ def test_answers_name_the_action_that_ends_an_episode(tmp_path):
     config = CollectConfig("MiniGrid-GoToDoor-5x5-v0", tmp_path / "data", explorer="bot", episodes=3)
     data = collect(config, progress=False)
     assert "done" in {name for _, name in answers(data.path, 3, seed=1)}
+
+
+def test_a_model_that_read_more_or_fewer_datasets_is_not_the_one_of_a_study(tmp_path):
+    """It was called done: its inputs alone were looked at, and not those that the study has besides."""
+    before = made(tmp_path / "lm", steps=2, texts=20).path
+
+    def state(*read):
+        config = LmMakeConfig(out=before, **(SMALL | {"steps": 2, "texts": 20, "from_": read}))
+        return state_of(Cell("lm_make", config, "lm"))
+
+    assert state(DATA) == "done"
+    assert "holds a run that differs in input 'from 2'; remove it" in state(DATA, tmp_path / "more")
+    assert "holds a run that differs in input 'from 1'; remove it" in state()
+    (before / "manifest.json").unlink()
+    assert "differs in input 'from 2'" in state(DATA, tmp_path / "more")
+    assert state(DATA) == ""
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):

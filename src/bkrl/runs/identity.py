@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 from bkrl.core.files import plain, read_json
 from bkrl.core.flags import flags_of
 from bkrl.runs.folder import CONFIG, only_config
-from bkrl.runs.inputs import hash_at, input_hash
+from bkrl.runs.inputs import hash_at, input_hash, read_by
 
 
 class Input(TypedDict):
@@ -57,16 +57,17 @@ def changed(path: Path, stage: str, config: object) -> list[str]:
     """
     if only_config(path):
         return []
-    found, wanted = read_json(path / CONFIG, Config), plain(config)
-    if is_dataclass(config):  # by their own names, those in groups too
-        wanted = {one.name: plain(one.of(config)) for one in flags_of(type(config))}
+    found = read_json(path / CONFIG, Config)
+    wanted = {one.name: plain(one.of(config)) for one in flags_of(type(config))}  # those in groups too
     same = {
         name: recorded
         for name, recorded in found["inputs"].items()
         if isinstance(wanted.get(name), str) and hash_at(Path(wanted[name]), recorded) == input_hash(recorded)
     }
     asked = {"stage": stage, "config": plain(config), "inputs": same}
-    return differences({**found, "inputs": same}, asked, type(config))
+    read, reads = ({one for one in names if one.startswith("from ")} for names in (found["inputs"], read_by(config)))
+    others = [f"input '{name}'" for name in sorted(read ^ reads)]  # what `lm make` reads is known by its hashes alone
+    return differences({**found, "inputs": same}, asked, type(config)) + others
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any], settings: type) -> list[str]:

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 def read_by(config: object) -> dict[str, Path]:
-    """What a run of these settings reads: setting → run or file. Text that names no run (`tiny-t5`) is none."""
+    """What a run of these settings reads: setting, with a number where it names several → run or file.
+
+    Text that names no run (`tiny-t5`) is none.
+    """
     found: dict[str, Path] = {}
     for one in flags_of(type(config)):
         value = one.of(config) if one.flag.reads else None
         if isinstance(value, Path) or (isinstance(value, str) and (locate(Path(value)) / "manifest.json").is_file()):
             found[one.name] = Path(value)
+        elif isinstance(value, tuple):
+            found |= {f"{one.name.rstrip('_')} {number}": path for number, path in enumerate(value, 1)}
     return found
 
 

@@ -17,6 +17,7 @@ from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter
 from bkrl.learn.loop import finished, train
 from bkrl.learn.pretrain import Pretrainer
+from bkrl.runs.inputs import read_by
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 
@@ -37,10 +38,7 @@ def run(config: LmMakeConfig, reporter: Reporter) -> Run:
         raise UsageError("There is nothing to read; name a collect run with --from.")
     torch.set_num_threads(1)  # other numbers of threads round differently, and such a model gains little from them
     learner, held_out = _learner(config) if to_do(config) else (None, [])
-    inputs = {f"from {number}": path for number, path in enumerate(config.from_, 1)}
-    if config.clone is not None:
-        inputs["clone"] = config.clone
-    result = Run.begin(config, STAGE, inputs, reporter)
+    result = Run.begin(config, STAGE, read_by(config), reporter)
     if learner is None or result.complete:
         return result
     title = f"{config.kind} {config.size} reads {len(learner.texts):,} texts"
