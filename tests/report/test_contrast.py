@@ -136,6 +136,20 @@ def test_a_method_is_picked_from_a_folder_of_several(folder: Path):
         contrast(f"{folder}:bk-pref", f"{folder}:ppo", 0.8)
 
 
+def test_a_method_is_picked_whose_label_has_a_colon_from_a_folder_that_has_one(tmp_path: Path):
+    """All up to the last colon was taken for the folder, and what a refusal proposed was cut at the first."""
+    collect(tmp_path)
+    label(tmp_path, "pref", llm="openai:gpt-4o")
+    potential, runs = train_rm(tmp_path, "pref"), tmp_path / "a:b"
+    for seed in (1, 2):
+        train_rs(runs, "bk-pref", seed, 3e5, potential=potential)
+        train_rs(runs, "ppo", seed, 6e5)
+    with pytest.raises(UsageError, match=f"name one, as in '{runs}:"):
+        contrast(str(runs), f"{runs}:ppo", 0.8)
+    ((one,), _) = contrast(f"{runs}:bk-pref (openai:gpt-4o)", f"{runs}:ppo", 0.8)
+    assert (one.a.group.label, one.b.group.label) == ("bk-pref (openai:gpt-4o)", "ppo")
+
+
 def test_an_algorithm_names_its_only_method(folder: Path, tmp_path: Path):
     for seed in range(1, 3):
         train_rs(tmp_path / "runs", "bk-pref", seed, 3e5, shaping="advice", facts={"form": "advice"})

@@ -161,7 +161,8 @@ def _side(row: ResultRow) -> dict[str, Any]:
 
 def _paths(side: str) -> tuple[list[Path], str]:
     """The train-rs runs a side names, and the method asked for ("" for whichever there is)."""
-    for text, method in ((side, ""), tuple(side.rpartition(":")[::2])):
+    colons = [at for at, one in enumerate(side) if one == ":"]  # a label may hold some, and so may a folder's name
+    for text, method in ((side, ""), *((side[:at], side[at + 1 :]) for at in reversed(colons))):
         if not text:
             continue
         path = Path(text)
@@ -192,7 +193,7 @@ def _chosen(side: str, groups: Sequence[Group], method: str) -> dict[str, Group]
         if group.env in found:
             raise UsageError(
                 f"{side} holds several methods in {group.env}: {', '.join(labels)}; name one, as in "
-                f"'{side.partition(':')[0]}:{found[group.env].label}'."
+                f"'{side.removesuffix(f':{method}')}:{found[group.env].label}'."
             )
         found[group.env] = group
     if method and not found:
