@@ -190,11 +190,14 @@ def test_what_does_not_fit_together_is_refused_before_there_is_a_folder(tmp_path
 
 
 def test_a_dataset_is_not_merged_with_itself_nor_with_a_part_of_it(tmp_path, capsys):
+    """The refusal did not say which episode is there twice, nor how two datasets come to share none."""
     one = write(tmp_path / "one", ONE + TWO)
     subset(one, tmp_path / "few", 2)
     for other in (one, tmp_path / "few"):
         assert run_command(["data", "merge", str(one), str(other), "--out", str(tmp_path / "made")]) == 3
-        assert "hold the same episodes" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "hold the same episodes, as that of seed" in said
+        assert "or collect one with another --seed." in said
     assert run_command(["data", "merge", str(one), "--out", str(tmp_path / "made")]) == 2
     assert "at least two" in capsys.readouterr().err
     assert run_command(["data", "merge", str(one), str(tmp_path / "none"), "--out", str(tmp_path / "made")]) == 3
@@ -214,6 +217,14 @@ def test_what_was_explored_is_counted_once_however_it_was_merged(tmp_path):
     for name, run in (("dataset 1", one), ("dataset 2", few.path), ("dataset", two)):
         assert f"{name}: collect {run} " in said
     assert not chain.problems
+
+
+def test_who_does_not_learn_explored_in_the_steps_that_it_recorded(tmp_path):
+    """One dataset of random play or of a bot among several, and nothing was known of the steps of the others."""
+    one = write(tmp_path / "one", ONE, facts={"steps": 100, "recorded_steps": 4})
+    two = write(tmp_path / "two", TWO, facts={"recorded_steps": 5})
+    assert merge([one, two], tmp_path / "made").facts["explorer_steps"] == 105
+    assert subset(two, tmp_path / "few", 1).facts["explorer_steps"] == 5
 
 
 def test_every_reader_takes_a_merged_dataset(tmp_path, capsys):

@@ -131,9 +131,10 @@ def write(
 def explored(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What is known of the exploring behind some datasets.
 
-    Its steps are not called `steps`: nothing was explored here, and who adds up a chain of runs counts the explorers.
+    Who does not learn explored in the steps that it recorded.
+    The steps are not called `steps`: nothing was explored here, and who adds up a chain of runs counts the explorers.
     """
-    steps = [one.get("explorer_steps", one.get("steps")) for one in facts]
+    steps = [one.get("explorer_steps", one.get("steps", one.get("recorded_steps"))) for one in facts]
     free = [one.get("reward_free") for one in facts]
     known = {} if None in steps else {"explorer_steps": sum(steps)}
     return known if None in free else known | {"reward_free": all(free)}
@@ -170,6 +171,7 @@ def _check_apart(datasets: Sequence[Dataset]) -> None:
             holder = known.setdefault(digest.digest(), dataset)
             if holder is not dataset:
                 raise InputError(
-                    f"{holder.path} and {dataset.path} hold the same episodes: one is made of the other, or both were "
-                    "collected with one --seed; leave one of them out."
+                    f"{holder.path} and {dataset.path} hold the same episodes, as that of seed {episode['seed']}: one "
+                    "is made of the other, or both were collected with one --seed; leave one of them out, or collect "
+                    "one with another --seed."
                 )
