@@ -150,6 +150,8 @@ def test_a_page_does_not_replace_a_file_of_another_run(tmp_path, capsys):
         assert run_command(["play", str(data), "--out", str(path)]) == 2
         assert f"is part of the run {path.parent}; name another file" in capsys.readouterr().err
         assert path.read_bytes() == before
+    (other / "episodes.parquet").unlink()  # nor does it take the place of one that is lost
+    assert run_command(["play", str(data), "--out", str(other / "episodes.parquet")]) == 2
     for _ in range(2):  # a page of its own may be written again
         assert run_command(["play", str(data), "--out", str(other / "page.html")]) == 0
 

@@ -110,13 +110,18 @@ def place(run: Run, out: Path | None, name: str) -> Path:
     path = out or run.path / name
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file with --out.")
-    for folder in path.resolve().parents:  # of this run, or of any other
-        if path.exists() and (folder / CONFIG).is_file():
-            said = folder / MANIFEST
-            own = read_json(said, Manifest)["outputs"] if said.is_file() else [path.resolve().relative_to(folder)]
-            if path.resolve() in {(folder / name).resolve() for name in (*own, MANIFEST, CONFIG)}:
-                whose = "the run" if folder == run.path.resolve() else f"the run {folder}"
-                raise UsageError(f"{path} is part of {whose}; name another file with --out.")
+    real = path.resolve()
+    for folder in real.parents:
+        if not (folder / CONFIG).is_file():
+            continue
+        if (folder / MANIFEST).is_file():
+            named = (*read_json(folder / MANIFEST, Manifest)["outputs"], MANIFEST, CONFIG)
+            taken = real in {(folder / name).resolve() for name in named}
+        else:  # a run at work: whatever lies there is its own
+            taken = real.exists()
+        if taken:
+            whose = "the run" if folder == run.path.resolve() else f"the run {folder}"
+            raise UsageError(f"{path} is part of {whose}; name another file with --out.")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is no folder; make it first, or name another --out.")
     return path
