@@ -195,6 +195,23 @@ def test_steps_and_mean_success_that_contradict_each_other_are_no_verdict():
     assert headline([comparison]).startswith("Where a method is better than plain PPO, it does not beat a control")
 
 
+def test_the_headline_hints_at_no_gain_of_what_has_less_success_or_was_not_tested():
+    """Each whose interval of steps lay below 1 was "faster, not significantly", whatever the test had said of it."""
+    lost = [
+        replace(one, series={SUCCESS: (STEPS, np.where(50 * (1 + one.seed % 2) == STEPS, 0.9, 0.001 * one.seed))})
+        for one in runs("bk-pref", 0)
+    ]
+    for methods, words in (
+        (lost, "steps and mean success contradict each other"),
+        ([replace(one, seed=10 + one.seed) for one in runs("bk-code", 200)], "faster, not tested"),
+    ):
+        (comparison,), _ = judged(runs("ppo", 500) + methods)
+        assert comparison.rows[1].verdict == words
+        assert headline([comparison]) == "No gain over plain PPO is shown."
+    hint = headline(judged(runs("ppo", 600, 5) + runs("bk-code", 200, 5))[0])
+    assert hint == "No gain over plain PPO is shown; the method was faster, not significantly."
+
+
 def test_without_plain_ppo_nothing_is_claimed():
     trained = runs("bk-code", 200)
     assert "There is no plain PPO run here" in said(trained, "caution")

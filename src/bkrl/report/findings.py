@@ -42,7 +42,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         return "No shaped method is compared with plain PPO here: that takes both in the same env."
     better = [row for row in methods if _sign(row.against) > 0]
     worse = [row for row in methods if _sign(row.against) < 0]
-    hinted = [row for row in methods if _sign(row.against) == 0 and row.ratio is not None and row.ratio.side > 0]
+    hinted = [row for row in methods if row.against and row.against.verdict.words == "faster, not significant"]
     known = [row for row in better if not any(_sign(one.difference) <= 0 for one in row.versus)]
     compared = [one.baseline for one in comparisons if any(row.group.is_method for row in one.rows)]
     n, total = min(row.n for row in (*compared, *methods) if row is not None), len(methods)
