@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bkrl.cli.main import run_command
+from bkrl.core.config import CollectConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, sha256
 from bkrl.methods import TrainRsConfig
@@ -308,6 +309,86 @@ def test_draws_of_random_advice_are_one_control_and_a_model_is_named_once(tmp_pa
         "bk-pref (advice, m)": 1,
         "bk-pref (advice, random advice)": 2,
     }
+
+
+def _grouped(paths: list[Path]) -> dict[str, Group]:
+    """The groups of these runs alone, by their labels."""
+    chain = follow(paths)
+    groups, notes = group_runs(training_runs(chain, [chain.nodes[path.as_posix()] for path in paths])[0])
+    assert not notes
+    return {one.label: one for one in groups}
+
+
+DOOR = "MiniGrid-DoorKey-5x5-v0"
+
+
+def test_methods_that_ask_as_they_train_are_told_apart_by_whom_they_ask(tmp_path: Path) -> None:
+    """All of bk-online were one method: their average stood in the table, or those of the same seeds were left out."""
+    asked = [
+        ("rules", {}),
+        ("openai:m", {}),
+        ("local:small", {"model": "small"}),
+        ("replay:labels", {"replay_of": "small"}),  # the answers of the same model
+    ]
+    runs = [
+        train_rs(tmp_path, "bk-online", seed, env=DOOR, llm=llm, name=f"{number}-s{seed}", facts={"live": live})
+        for number, (llm, live) in enumerate(asked)
+        for seed in ((3, 4) if number == 3 else (1, 2))
+    ]
+    found = {name: (len(one.runs), one.is_method) for name, one in _grouped(runs).items()}
+    assert found == {
+        f"bk-online (dynamic, {who})": (n, True) for who, n in (("openai:m", 2), ("rules", 2), ("small", 4))
+    }
+    goals = [train_rs(tmp_path, "ellm", 1, suggester=name, name=name) for name in ("rules", "openai:m")]
+    assert set(_grouped(goals)) == {f"ellm (goals, suggester={who})" for who in ("rules", "openai:m")}
+
+
+def test_labels_dealt_out_anew_as_a_policy_learns_are_a_control_of_their_annotators(tmp_path: Path) -> None:
+    """`--label-control shuffled` counted as a method, and the page said that there was no control."""
+    runs = [train_rs(tmp_path, "ppo", seed, env=DOOR) for seed in (1, 2)]
+    for llm in ("rules", "openai:m"):
+        for control in ("none", "shuffled"):
+            how = {"llm": llm, "label_control": control, "env": DOOR}
+            runs += [
+                train_rs(tmp_path, "bk-online", seed, name=f"{llm[:5]}-{control}-s{seed}", **how) for seed in (1, 2)
+            ]
+    groups = _grouped(runs)
+    assert {name for name, one in groups.items() if one.control == "shuffled"} == {
+        "bk-online (dynamic, shuffled, rules)",
+        "bk-online (dynamic, shuffled, openai:m)",
+    }
+    rows = compare(DOOR, list(groups.values()), 0.8).rows
+    assert {row.label: [one.control for one in row.versus] for row in rows if row.group.is_method} == {
+        f"bk-online (dynamic, {llm})": [f"bk-online (dynamic, shuffled, {llm})"] for llm in ("rules", "openai:m")
+    }
+
+
+def test_who_explored_says_nothing_of_whose_knowledge_a_method_has(tmp_path: Path) -> None:
+    """A method was called a control, and had a second annotator, where a policy that was one explored for its dataset.
+
+    A clone does as that policy did, so that its knowledge is the policy's, also as the beginning of a run.
+    """
+    first, second = tmp_path / "first", tmp_path / "second"
+    collect(first)
+    label(first, "pref")
+    explorer = train_rs(first, "bk-pref", 1, potential=train_rm(first, "pref", "shuffled"), name="explorer")
+    config = CollectConfig(env=RED, out=second / "data", explorer=str(explorer))
+    data = Run.create(second / "data", stage="collect", config=config, inputs={"explorer": explorer})
+    data.finish([], env_id=RED, recorded_steps=1000, recorded_episodes=4)
+    label(second, "pref", llm="openai:m")
+    potential = train_rm(second, "pref")
+    shaped = train_rs(second, "bk-pref", 1, potential=potential, name="shaped")
+    clone = train_rs(second, "bc", 1, data=data.path, name="clone")
+    begun = train_rs(second, "bk-pref", 1, potential=potential, init_from=clone, name="begun")
+    chain = follow([shaped, clone, begun])
+    found = {Path(one.key).name: one for one in training_runs(chain, chain.of("train-rs"))[0]}
+    assert {name: (one.control, one.annotator) for name, one in found.items()} == {
+        "explorer": ("shuffled", "rules"),
+        "shaped": ("none", "openai:m"),
+        "clone": ("shuffled", "rules"),
+        "begun": ("shuffled", "openai:m + rules"),
+    }
+    assert found["shaped"].collect_steps == found["begun"].collect_steps  # what was taken beforehand counts as before
 
 
 def test_a_run_knows_its_dataset_and_whether_there_was_advice_to_take(tmp_path: Path) -> None:

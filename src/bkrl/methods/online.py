@@ -42,6 +42,7 @@ class OnlineSettings(AskConfig, PPOSettings):
         Literal["none", "shuffled"],
         Flag(
             "control: shuffled deals the accepted labels out anew before each fit, so that they say nothing",
+            pooled=True,
             seldom=True,
         ),
     ] = "none"

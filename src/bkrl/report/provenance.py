@@ -85,15 +85,24 @@ class Chain:
         found = (link.found for link in node.links if link.name == name and link.found is not None)
         return next((self.nodes[key] for key in found), None)
 
-    def ancestors(self, node: Node) -> list[Node]:
-        """Every run that `node` rests on, nearest first."""
+    def ancestors(self, node: Node, explorers: bool = True) -> list[Node]:
+        """Every run that `node` rests on, nearest first.
+
+        explorers: also what lies behind a dataset that labels or a potential were made of. What a clone acts by is in
+            its dataset, so there it is not left out.
+        """
         found: dict[str, Node] = {}
-        queue = [node]
+        queue, queued = [node], set[str]()
         while queue:
-            for link in queue.pop(0).links:
-                if link.found is not None and link.found not in found:
-                    found[link.found] = self.nodes[link.found]
-                    queue.append(self.nodes[link.found])
+            user = queue.pop(0)
+            for link in user.links:
+                if link.found is None:
+                    continue
+                one = found.setdefault(link.found, self.nodes[link.found])
+                ends = not explorers and one.stage == "collect" and user.stage in ("label", "train-rm")
+                if link.found not in queued and not ends:
+                    queued.add(link.found)
+                    queue.append(one)
         return list(found.values())
 
 

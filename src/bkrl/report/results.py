@@ -40,7 +40,7 @@ def results_of(
     told = {annotator_of(one): facts_of_answers(one) for one in chain.nodes.values() if answered(one)}
     told = {name: facts for name, facts in told.items() if name not in ("", *UNINFORMED)}
     said += [*_models(told, comparisons), *problems]
-    by_rules = told.keys() <= {"rules"} and any(map(_by_rules, chain.of("label")))
+    by_rules = told.keys() <= {"rules"} and any(map(_by_rules, filter(answered, chain.nodes.values())))
     found = words.findings(comparisons, threshold, by_rules, said)
     return Results(
         format=FORMAT,

@@ -86,7 +86,8 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
     settings, ancestors = node.config, chain.ancestors(node)
     made = chain.input(node, "potential")
     alg = str(settings.get("alg", node.facts.get("alg")))
-    answers, form = [a for a in ancestors if answered(a)], _form_of(alg, node.facts)
+    told = [node, *chain.ancestors(node, explorers=False)]
+    answers, form = [a for a in told if answered(a)], _form_of(alg, node.facts)
     if form in ("advice", "start"):  # where a model told the advice, it does not matter who made Φ
         answers = [a for a in answers if a.stage == "train-rm"] or answers
     return Trained(
@@ -96,7 +97,7 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         seed=int(settings.get("seed", 0)),
         settings=_settings(node, ancestors),
         series=series,
-        control=_control(ancestors, answers),
+        control=_control(told, answers),
         annotator=" + ".join(dict.fromkeys(map(annotator_of, answers))),
         collect_steps=sum(a.steps for a in paid_once(ancestors) if a.stage in _COUNTED),
         dataset=_hash(made, "dataset") or _hash(node, "data"),
@@ -127,23 +128,31 @@ def _hash(node: Node | None, name: str) -> str:
     return next((link.sha256 for link in node.links if link.name == name), "") if node is not None else ""
 
 
-def _control(ancestors: Sequence[Node], answers: Sequence[Node]) -> str:
-    """Which control a potential is: its own kind, or labels made without knowledge; "none" for the real thing."""
-    for node in ancestors:
+def _control(told: Sequence[Node], answers: Sequence[Node]) -> str:
+    """Which control a potential is: its own kind, what was done to labels that were asked for in training, or labels
+    made without knowledge; "none" for the real thing.
+    """
+    for node in told:
+        if (dealt := node.config.get("label_control", "none")) != "none":
+            return str(dealt)
         if node.stage == "train-rm" and node.facts.get("control", "none") != "none":
             return str(node.facts["control"])
         if node in answers and (llm := annotator_of(node)) in UNINFORMED:
-            return f"{llm} {'labels' if node.stage == 'label' else 'advice'}"
+            return f"{llm} {'advice' if node.stage == 'train-rm' else 'labels'}"
     return "none"
 
 
 def answered(node: Node) -> bool:
-    """Whether answers were given to a run: labels, or advice on actions."""
+    """Whether answers were given to a run: labels, advice on actions, or what a method asked as it trained."""
+    if node.stage == "train-rs":
+        return "llm" in node.config and node.config.get("alg") in with_setting("llm")
     return node.stage == "label" or bool(node.stage == "train-rm" and node.config.get("advice"))
 
 
 def facts_of_answers(node: Node) -> dict[str, Any]:
     """What a run's manifest says of who answered."""
+    if node.stage == "train-rs":
+        return {**node.facts.get("live", {}), "llm": node.config["llm"]}
     return dict(node.facts if node.stage == "label" else node.facts["training"]["advice"]["asked"])
 
 
