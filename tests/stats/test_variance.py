@@ -9,9 +9,11 @@ import pytest
 import scipy
 
 from bkrl.stats.crossings import Crossing, steps_ratio
+from bkrl.stats.intervals import improvement, interquartile_mean
 from bkrl.stats.variance import (
     both_resampled,
     compare_over_datasets,
+    nested_improvement,
     nested_interval,
     ratio_over_datasets,
     resampled,
@@ -236,3 +238,52 @@ def test_intervals_of_shares_speak_of_another_dataset_too() -> None:
     assert (alone.n, alone.method) == (15, "bootstrap")
     many = [(f"d{i}", f"p{i}") for i in range(15)]
     assert nested_interval(values, many, np.random.default_rng(0)).method == "bootstrap"
+
+
+@pytest.mark.parametrize("datasets", [5, 6])
+def test_estimates_count_every_dataset_alike_as_their_intervals_do(datasets: int) -> None:
+    """With twelve seeds of one dataset and two of each other the estimate, over runs, lay outside its own interval."""
+    origins = [("d0", "p0")] * 12 + [(f"d{i}", f"p{i}") for i in range(1, datasets) for _ in range(2)]
+    rng, few = np.random.default_rng(0), len(origins) - 12
+    values = np.repeat([0.95, 0.45], [12, few]) + rng.normal(0, 0.02, len(origins))
+    each = [values[[one == origin for one in origins]].mean() for origin in dict.fromkeys(origins)]
+    found = nested_interval(values, origins, np.random.default_rng(1))
+    assert found.low < found.estimate < found.high
+    if datasets == 6:  # the middle half of the datasets leaves the one out
+        assert found.estimate == pytest.approx(0.45, abs=0.02)
+        assert found.estimate == pytest.approx(interquartile_mean(np.repeat(values, [1] * 12 + [6] * few)), rel=0.01)
+        evenly = nested_interval(values, origins, np.random.default_rng(1), cut=0.0)
+        assert evenly.estimate == pytest.approx(np.mean(each))
+    base, none = np.linspace(0.9, 1.1, 8), [("", "")] * 8
+    for ours, theirs, known in ((values, base, (origins, none)), (base, values, (none, origins))):
+        told = steps_ratio(*([Crossing(x, False) for x in side] for side in (ours, theirs)), 9, rng, origins=known)
+        means = [np.mean(each) if side is values else 1.0 for side in (ours, theirs)]
+        assert told.estimate == pytest.approx(means[0] / means[1])
+        test = compare_over_datasets(ours, theirs, known)
+        assert test is not None
+        assert test.difference.estimate == pytest.approx(means[0] - means[1])
+    better = nested_improvement(values, np.array([0.0, 0.2, 0.3, 0.7, 0.8]), (origins, [("", "")] * 5), rng)
+    assert better is not None
+    assert better.estimate == pytest.approx((1 + 0.6 * (datasets - 1)) / datasets)
+
+
+def test_draws_of_labels_count_alike_in_their_dataset() -> None:
+    origins = [("d0", "p"), ("d0", "p"), ("d0", "p"), ("d0", "q"), *((f"d{i}", "r") for i in range(1, 6))]
+    values = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    found = nested_interval(values, origins, np.random.default_rng(0), cut=0.0)
+    assert found.estimate == pytest.approx((0.5 + 5) / 6)
+
+
+def test_where_all_count_alike_an_estimate_is_that_over_runs_to_the_last_bit() -> None:
+    rng = np.random.default_rng(0)
+    for datasets in (3, 7):
+        origins = [(f"d{i % datasets}", f"p{i % datasets}") for i in range(5 * datasets)]
+        values, base = rng.random(5 * datasets), rng.random(11)
+        known = (origins, [("", "")] * 11)
+        told = steps_ratio(*([Crossing(x, False) for x in side] for side in (values, base)), 9, rng, origins=known)
+        assert told.estimate == values.mean() / base.mean()
+        better = nested_improvement(values, base, known, rng)
+        assert better is not None
+        assert better.estimate == improvement(values, base)
+        if datasets == 7:
+            assert nested_interval(values, origins, rng).estimate == interquartile_mean(values)

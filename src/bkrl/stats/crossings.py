@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bkrl.stats.intervals import FEW_SEEDS, Interval, bootstrap, interval, mean, student_975, unknown
-from bkrl.stats.variance import FEW_DATASETS, Origin, both_resampled, nested_interval, ratio_over_datasets, several
+from bkrl.stats.intervals import FEW_SEEDS, Interval, bootstrap, interval, student_975, unknown
+from bkrl.stats.variance import (
+    FEW_DATASETS,
+    Origin,
+    both_resampled,
+    nested_interval,
+    ratio_over_datasets,
+    several,
+    uneven,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ def summarise_steps(
     if not crossings:
         raise ValueError("steps to a threshold need at least one run")
     times, censored = restrict(crossings, horizon)
-    restricted = nested_interval(times, origins, rng, mean).clipped(horizon)
+    restricted = nested_interval(times, origins, rng, cut=0.0).clipped(horizon)
     return StepsSummary(restricted, int(censored.sum()), len(times), horizon, _coarsest(crossings))
 
 
@@ -149,6 +157,8 @@ def steps_ratio(
     datasets = several(*origins)
     n = min(len(ta), len(tb), *([datasets] if datasets else []))
     estimate = float(ta.mean() / tb.mean())
+    if weights := uneven(*origins):
+        estimate = float(weights[0] @ ta / (weights[1] @ tb))
     found = unknown(estimate, n)
     if 0 < datasets < FEW_DATASETS or (datasets and n < FEW_SEEDS):
         found = ratio_over_datasets(ta, tb, origins)
@@ -160,7 +170,7 @@ def steps_ratio(
                 lambda s: s[0].mean(axis=-1) / s[1].mean(axis=-1),
                 indices=both_resampled(*origins, rng) if datasets else None,
             )
-        found = drawn if math.isfinite(drawn.high) else found
+        found = replace(drawn, estimate=estimate) if math.isfinite(drawn.high) else found
     elif n > 1 and estimate > 0:
         variance = sum(float(x.var(ddof=1)) / (len(x) * float(x.mean()) ** 2) for x in (ta, tb))
         if variance > 0:

@@ -7,8 +7,9 @@ dataset or another draw of labels would have done.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,10 @@ from bkrl.stats.intervals import (
     REPETITIONS,
     Interval,
     PairedTest,
-    Samples,
     bootstrap,
     improvement,
     interval,
+    mean,
     middle,
     student_975,
     symmetric,
@@ -149,6 +150,27 @@ def dataset_means(values: NDArray[np.float64], origins: Sequence[Origin]) -> NDA
     return np.array([values[[one[0] == name for one in origins]].mean() for name in datasets_of(origins)])
 
 
+def shares(origins: Sequence[Origin]) -> NDArray[np.float64]:
+    """(n,) how much each run counts where datasets do alike, in each the draws of labels, in each of those the runs."""
+    runs = Counter(origins)
+    draws = Counter(dataset for dataset, _ in runs)
+    return np.array([1 / (len(draws) * draws[one[0]] * runs[one]) for one in origins])
+
+
+def trimmed(values: NDArray[np.float64], weights: NDArray[np.float64], cut: float = 0.25) -> float:
+    """The mean of what lies between the quantiles `cut` and 1 − `cut` of values that count so much."""
+    order = np.argsort(values)
+    edges = np.append(0.0, np.cumsum(weights[order]))
+    inside = np.diff(np.clip(edges / edges[-1], cut, 1 - cut))
+    return float(values[order] @ inside / inside.sum())
+
+
+def uneven(*sides: Sequence[Origin]) -> list[NDArray[np.float64]]:
+    """The `shares` of each side; none where they are alike, or where no side rests on several datasets."""
+    found = [shares(side) for side in sides] if several(*sides) else []
+    return found if any(np.ptp(one) > 0 for one in found) else []
+
+
 def resampled(
     origins: Sequence[Origin],
     rng: np.random.Generator,
@@ -221,7 +243,9 @@ def ratio_over_datasets(
     freedom, rounded down. No interval where nothing varies or a mean is 0.
     """
     units, shared = _observations(a, b, origins)
-    n, estimate = min(len(one) for one in units), float(a.mean() / b.mean())
+    sizes = [Counter(dataset for dataset, _ in side).values() for side in origins]
+    above, below = units if any(len(set(one)) > 1 for one in sizes) else (a, b)
+    n, estimate = min(len(one) for one in units), float(above.mean() / below.mean())
     if n < 2 or not all((one > 0).all() for one in units):
         return unknown(estimate, n)
     if shared:
@@ -259,20 +283,21 @@ def nested_interval(
     values: NDArray[np.float64],
     origins: Sequence[Origin],
     rng: np.random.Generator,
-    statistic: Callable[[Samples], NDArray[np.float64]] = middle,
+    cut: float = 0.25,
 ) -> Interval:
-    """What the tables show of runs. Over seeds the `statistic` with a bootstrap, and the mean with Student's t below
-    ``FEW_SEEDS``; over datasets where there are several.
+    """What the tables show of runs. Over seeds the interquartile mean, or the mean where nothing is `cut` from the
+    ends, with a bootstrap, and the mean with Student's t below ``FEW_SEEDS``; over datasets where there are several.
 
-    There, from ``FEW_DATASETS`` on, the `statistic` with the bootstrap of `resampled`; below, the mean of the
-    datasets' means with Student's t over those: so few datasets resampled look far too much alike.
+    There, from ``FEW_DATASETS`` on, the same with the bootstrap of `resampled`, and counting as that draws; below, the
+    mean of the datasets' means with Student's t over those: so few datasets resampled look far too much alike.
     """
     count = several(origins)
     if 0 < count < FEW_DATASETS:
         return t_interval(dataset_means(values, origins))
     if not count and len(values) < FEW_SEEDS:
         return t_interval(values)
-    return bootstrap([values], rng, statistic, indices=[resampled(origins, rng)] if count else None)
+    found = bootstrap([values], rng, middle if cut else mean, indices=[resampled(origins, rng)] if count else None)
+    return replace(found, estimate=trimmed(values, weights[0], cut)) if (weights := uneven(origins)) else found
 
 
 def nested_improvement(
@@ -288,6 +313,11 @@ def nested_improvement(
         return None
     datasets = several(*origins)
     if 0 < datasets < FEW_DATASETS:
-        return unknown(float(improvement(x, y)), datasets)
-    indices = both_resampled(*origins, rng) if datasets else None
-    return bootstrap([x, y], rng, lambda sides: improvement(*sides), indices=indices)
+        found = unknown(float(improvement(x, y)), datasets)
+    else:
+        indices = both_resampled(*origins, rng) if datasets else None
+        found = bootstrap([x, y], rng, lambda sides: improvement(*sides), indices=indices)
+    if not (weights := uneven(*origins)):
+        return found
+    wins = improvement(x[:, None, None], y[None, :, None])  # (n, m) of each pair
+    return replace(found, estimate=float(weights[0] @ wins @ weights[1]))
