@@ -118,6 +118,7 @@ def test_the_command_misplaces_the_objects_that_it_is_given(tmp_path: Path, caps
     [
         (("--scene", "Rs_ent"), "Housekeep has no scene 'Rs_ent'. Did you mean 'Rs_int'?"),
         (("--objects", "lampp"), "Housekeep has no object 'lampp'. Did you mean 'lamp'?"),
+        (("--objects", ","), "--objects ',' names no class"),
         (("--out", "x.csv"), "x.csv is no .parquet file; name one, such as x.parquet."),
         (("--out", "is.parquet"), "is.parquet exists already; choose another --out."),
         (("--episodes", "0"), "episodes"),

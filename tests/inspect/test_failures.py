@@ -82,6 +82,17 @@ def test_a_subgoal_that_ends_the_episode_is_part_of_the_plan(tmp_path: Path) -> 
     assert "'pick up a ball' is reached, which the task needs" in down["misread"]
 
 
+def test_no_subgoal_is_needed_where_no_episode_failed(tmp_path: Path) -> None:
+    """All that a bot does stood in the plan as needed: there was nothing to tell it from."""
+    collect(
+        CollectConfig(env="MiniGrid-DoorKey-5x5-v0", explorer="bot", episodes=12, out=tmp_path / "data"), Reporter()
+    )
+    data = Dataset.open(tmp_path / "data")
+    found = looked_for(Counts(data, 0.0, cells_visited=-0.1), data)
+    assert found["plan"] is None
+    assert "which the task needs" not in found["found"].get("misread", "")
+
+
 def test_each_failure_by_itself(data: Dataset) -> None:
     full = looked_for(Counts(data, -1.0, cells_visited=0.95), data)["found"]
     assert full["flooding"].startswith("Φ lies above -0.1 in 9")

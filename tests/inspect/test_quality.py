@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from bkrl.data.writer import DatasetWriter
 from bkrl.inspect import quality
 from bkrl.inspect.quality import SEGMENT, courses, disagreement, foresight, segments, sensitivity
 from bkrl.runs.record import Run
+from bkrl.stages.inspect import names_of
 from tests.experience import Config
 
 
@@ -120,3 +123,10 @@ def test_courses_show_one_episode_of_each_kind(dataset):
     assert not dataset.success[failed.episode]
     np.testing.assert_allclose(solved.phi, dataset.observations[solved.rows, 0] / 255.0 - 1.0, atol=1e-6)
     assert len(courses(Of(place), dataset, longest=7)[0].phi) == 8
+
+
+def test_each_potential_of_a_comparison_has_a_name_of_its_own():
+    """x/y/phi and x-y/phi were both called x-y-phi: one took the other's place."""
+    paths = [Path("x/y/phi"), Path("x-y/phi"), Path("z/phi")]
+    assert len(set(names_of(paths))) == 3
+    assert names_of(paths[:1]) == ["phi"]

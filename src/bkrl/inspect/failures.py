@@ -59,7 +59,8 @@ def failures(potential: Potential, dataset: Dataset, report: Report) -> Failures
         high = float(np.mean(np.concatenate([courses[one] for one in failed]) > TOP))
         if high >= 0.5:
             found["flooding"] = f"Φ lies above {TOP} in {percent(high)} of the moments of episodes that failed"
-    plan, against = (None, []) if len(solved) < LEAST else _plan(dataset, solved, failed, courses)
+    few = min(len(solved), len(failed)) < LEAST  # what is needed shows beside episodes that failed
+    plan, against = (None, []) if few else _plan(dataset, solved, failed, courses)
     ordering = report["ordering"]
     if ordering is not None and ordering <= CHANCE:
         against.insert(0, f"ends in success lie above other windows in {percent(ordering)} of cases alone")
@@ -82,7 +83,7 @@ def _plan(
     if memory is None or named is None:
         return None, []
     ends = dataset.first_row + dataset.lengths
-    won, lost = ((memory[ends[kind]] > 0).mean(0) if kind else np.zeros(memory.shape[1]) for kind in (solved, failed))
+    won, lost = ((memory[ends[kind]] > 0).mean(0) for kind in (solved, failed))
     plan: SubgoalPlan = {"needed": [], "covered": [], "superfluous": []}
     against = []
     for field, (name, goal) in enumerate(zip(named.names, named.goals, strict=True)):

@@ -221,6 +221,8 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     known = situations(settings.env)
     wrapped, _, inner = settings.suggester.partition(":")
     if wrapped == _PROGRESS:
+        if inner.partition(":")[0] == _PROGRESS:
+            raise UsageError(f"--suggester {settings.suggester}: name the suggester among whose goals it chooses once.")
         source = source_of(replace(settings, suggester=inner or "oracle"), stack)
         if not isinstance(source, Source) or source.rule != "once":
             raise UsageError(f"--suggester {settings.suggester}: it chooses among goals that are paid once an episode.")

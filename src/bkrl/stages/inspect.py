@@ -51,7 +51,7 @@ def run(
         UsageError: `out` holds another run, or a potential is named twice.
     """
     paths = [Path(potential), *map(Path, against)]
-    names = _names(paths)
+    names = names_of(paths)
     runs = [Run.open(path, "train-rm") for path in paths]
     source = dataset_path(runs[0], dataset)
     data = Dataset.open(source)
@@ -123,10 +123,13 @@ def _report(potential: Scaled, data: Dataset, run: Run) -> Report:
     return report
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """What each potential of a comparison is called: its folder's name, or its path where folders have one name."""
     names = [path.name.removeprefix("sample:") for path in paths]
     if len(set(paths)) < len(paths):
         raise UsageError("A potential is named twice; name each once.")
     if len(set(names)) < len(names):
         names = [path.as_posix().replace("/", "-").strip(".-") for path in paths]
+    if len(set(names)) < len(names):  # x/y and x-y
+        names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
     return names

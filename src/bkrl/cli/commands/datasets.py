@@ -93,8 +93,10 @@ def data_make_episodes(
         raise UsageError(f"{out} exists already; choose another --out.")
     import pyarrow as pa
 
-    names = (name.strip().replace(" ", "_") for name in objects.split(","))
-    drawn = draw_episodes(scene, split, episodes, seed, tuple(filter(None, names)))
+    names = tuple(filter(None, (name.strip().replace(" ", "_") for name in objects.split(","))))
+    if objects and not names:
+        raise UsageError(f"--objects {objects!r} names no class; leave it out for all, or write A,B.")
+    drawn = draw_episodes(scene, split, episodes, seed, names)
     make_folder(out.parent)
     write_table(out, pa.table(to_columns(drawn)))
     things, misplaced = sum(len(one.models) for one in drawn), sum(one.misplaced for one in drawn)
