@@ -106,7 +106,8 @@ NOT_ASKED = "not asked yet"
 class Exchange:
     """One question and what came of it: a reply, or a failure (`reason`, `detail`). `cached`: read from the store.
 
-    `cost_usd` is what the reply cost when it was bought, None when that is not known.
+    `cost_usd` is what the reply costs by today's price list, at the tier at which it was bought; None when that is not
+    known.
     """
 
     request: Request

@@ -62,7 +62,7 @@ class Usage:
             self.reasons[exchange.reason or exchange.status] += 1
 
     def cost(self, reply: Reply) -> float | None:
-        """Dollars paid for a reply; None where that is not known."""
+        """Dollars for a reply, by the price list of this session; None where that is not known."""
         return None if self.price is None else self.price.of(reply)
 
     def as_facts(self) -> dict[str, Any]:
