@@ -89,6 +89,20 @@ def test_it_can_wait_for_the_first_reward():
     assert (other.earned, other.agent.since) == (made.earned, begun)
 
 
+def test_once_enough_is_earned_learning_goes_on_whatever_is_lost_again():
+    """Crafter takes a tenth for damage: below a sum of 1 learning stopped, and ε jumped back to where it began."""
+    made = learner(after_reward=True, learning_starts=0)
+    paid(made, 0.5)
+    while made.updates == 0:
+        made.iterate()
+    updates, epsilon = made.updates, made.agent.epsilon
+    paid(made, -0.5)
+    for _ in range(3):
+        made.iterate()
+    assert made.updates > updates
+    assert made.agent.epsilon < epsilon
+
+
 def test_it_goes_on_from_a_checkpoint_to_the_same_weights():
     whole, stopped = learner(), learner()
     while whole.step < 416:  # it learns, and its target was copied once

@@ -73,14 +73,15 @@ class DQN(ActionValueLearner):
             why = "--steps or --replay-size is too small for --learning-starts, --batch-size and --update-every"
             raise UsageError(f"Nothing would ever be learnt: {why}; give more, or lower those.")
         self.updates = 0
-        self.earned = 0.0  # the sum of all rewards so far
+        self.earned = 0.0  # the sum of all rewards, until it reaches 1
 
     def learn(self) -> dict[str, float]:
         c, before = self.config, self.step - self.rewards[:, :, 0].numel()
         self._remember()
         self._train_streams()
         wanted = self.step // c.update_every - max(before, c.learning_starts) // c.update_every
-        self.earned += float((self.rewards * self.coef).sum())
+        if self.earned < 1:  # damage may cost some of it later, and learning goes on
+            self.earned += float((self.rewards * self.coef).sum())
         waits = c.after_reward and self.earned < 1
         if waits:
             self.agent.since = self.step
@@ -112,7 +113,9 @@ class DQN(ActionValueLearner):
             self.replay.add(seen[t], actions[t], rewards[t], after[t], terminated[t], r.truncated[t])
 
     def _train_streams(self) -> None:
-        """The models of streams learn from each step once, when it is new: what they paid for it stays."""
+        """The models of streams read each step once, when it is new: what they paid for it stays. The predictor
+        of RND learns from a share of them (`update_proportion`).
+        """
         steps = self.rewards[:, :, 0].numel()
         for stream in self.learners.values():
             self.optimizer.zero_grad()  # the agent's weights have no gradients then, and stay
