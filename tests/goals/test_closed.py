@@ -477,6 +477,15 @@ def test_shared_words_are_goals_without_knowledge():
     assert not {"drink water", "attack cow", "sleep", "move left"} & set(found)
 
 
+def test_a_word_is_shared_within_another_word_too():
+    """Results rest on that; what is said of it named whole words alone."""
+    words = plain_suggester("words", CRAFTER, {}, 0)
+    seen = np.stack([observation([], vitals=(9, 9, 9, 3)), observation([], stone_pickaxe=1)])
+    tired, armed = CRAFTER.keys(seen).tolist()
+    assert words.suggest([tired]) == [("sleep",)]
+    assert {"mine stone", "make iron pickaxe"} <= set(words.suggest([armed])[0])
+
+
 def test_parts_are_what_the_text_of_a_situation_tells():
     rng = np.random.default_rng(0)
     envs = make_vec("Crafter-Typed-Harder", 8)

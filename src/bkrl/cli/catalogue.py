@@ -16,7 +16,7 @@ _SUGGESTERS = (
     ("oracle", _EVERYWHERE, "the env's own rules; in Housekeep people's votes: the best that knowledge could give"),
     ("noisy", _EVERYWHERE, "the oracle with stated shares of errors"),
     ("rules", _EVERYWHERE, "hand-written rules, not a language model; in typed Crafter the same goals as oracle"),
-    ("words", "typed Crafter", "nothing: the deeds of which a word stands in the text"),
+    ("words", _TYPED, "nothing: the deeds of which a word stands in the text, within another too (sleep in sleepy)"),
     ("novelty, uniform", _EVERYWHERE, "nothing: every deed, paid once an episode or every time"),
     ("openai:MODEL", _EVERYWHERE, f"a language model behind an endpoint; {_ASKS}"),
     ("local:NAME, gguf:PATH, hf:PATH", _EVERYWHERE, f"a language model on this machine; {_ASKS}"),

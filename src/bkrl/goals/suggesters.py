@@ -53,8 +53,8 @@ class EveryDeed(Known):
 
 
 class SharedWords(Known):
-    """The possible deeds of which a word stands in the text: what reading gives without knowledge, the control of a
-    language model's goals.
+    """The possible deeds of which a word stands in the text, within another word too (sleep in sleepy): what reading
+    gives without knowledge, the control of a language model's goals.
     """
 
     name = "words"
