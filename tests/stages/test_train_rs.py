@@ -54,7 +54,7 @@ def settings(out: Path, **changes) -> TrainRsConfig:
 def potential_run(
     path: Path,
     env_id: str = "Toy-TwoExits",
-    variant: str = "code",
+    variant: str | None = "code",
     source: str = MISLEADING,
     scale: float = 1.0,
     control: str = "none",
@@ -414,6 +414,14 @@ def test_interrupted_is_byte_for_byte_the_same(
         tmp_path / "whole", alg=alg, env=env_id, steps=3_000, eval_every=600, checkpoint_every=900, **shaped
     )
     the_same_when_killed(whole, monkeypatch)
+
+
+@pytest.mark.parametrize("form", ["pbrs", "advice"])
+def test_advice_alone_is_no_potential_of_ones_own(tmp_path: Path, form: str) -> None:
+    """Of a collect run only advice is made; it was told that it says nothing about actions."""
+    told = potential_run(tmp_path / "rm", variant=None)
+    with pytest.raises(UsageError, match="has advice alone; use --alg bk-code"):
+        run(settings(tmp_path / "run", alg="bk-own", potential=told, shaping=form), Reporter())
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -239,11 +239,11 @@ def open_potential(settings: Any, stack: ExitStack, variant: str | None = None) 
     trust = _trust_in(made) if settings.trust == "auto" else (1.0, "")
     _check_form(settings, trust[0])
     found: Any = made.facts.get("variant")
-    if variant is not None and found is not None and found != variant:
-        what = {"own": "is a potential of your own", "evolve": "won a tournament"}.get(
+    if variant is not None and found != variant and (found is not None or variant == "own"):
+        what = {"own": "is a potential of your own", "evolve": "won a tournament", None: "has advice alone"}.get(
             found, f"was built from {found} labels"
         )
-        raise UsageError(f"{source} {what}; use --alg bk-{found}.")
+        raise UsageError(f"{source} {what}; use --alg bk-{found or 'code'}.")
     if (variant or found) == "own" and settings.shaping in ADVISED:
         raise UsageError(
             "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
