@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bkrl.data.windows import Rollout
+from bkrl.rewards.icm import ICM
 from bkrl.rewards.novelty import RunningMoments
 from bkrl.rewards.rnd import RND
 from tests.potentials.rollouts import rollout_of
@@ -144,6 +145,17 @@ def test_rewards_are_in_units_of_their_discounted_sums() -> None:
         sums.append(running)
     assert np.std(sums[200:]) == pytest.approx(1.0, abs=0.6)
     assert not stream.episodic
+
+
+@pytest.mark.parametrize("envs", [1, 4])
+@pytest.mark.parametrize("made", [RND, lambda *a, **k: ICM(*a, num_actions=4, **k)])
+def test_nothing_is_paid_before_its_discounted_sums_differ(made, envs: int) -> None:
+    """After one step of one env, or of envs that saw the same, the spread is 0 but for rounding: 5e7 was paid."""
+    seen = np.repeat(views(np.random.default_rng(0), 3, 1), envs, axis=1)
+    stream = made((7, 7, 3), envs, seed=1)
+    paid = [stream.rewards(rollout(seen[t : t + 2])) for t in range(3)]
+    assert not paid[0].any()
+    assert all(one.min() > 0 and one.max() < 10 for one in paid[1:])
 
 
 def test_moments_are_those_of_all_that_was_seen() -> None:

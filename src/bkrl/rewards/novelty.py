@@ -1,7 +1,8 @@
 """What streams of novelty have in common: what they score, how inputs are normalised, and the scale of what is paid.
 
 What is scored is s_{t+1}, the true last observation where an episode ended. Returns of novelty run on across episodes,
-and rewards are divided by the running standard deviation of their discounted sum along time (Burda et al. 2018).
+and rewards are divided by the running standard deviation of their discounted sum along time (Burda et al. 2018). Where
+all sums are the same so far, as after the one step of a first rollout of one env, nothing is paid.
 """
 
 import math
@@ -21,6 +22,8 @@ CLIP = 5.0
 """Normalised observations are clipped to ± this."""
 HIDDEN, FEATURES = 128, 64
 """Width of the networks' layers, and how many features they make of an observation."""
+LEAST_SPREAD = 1e-5
+"""A spread below this part of the novelty is rounding: of n sums that differ it is about 1 / √n or more."""
 
 
 class RunningMoments:
@@ -103,7 +106,8 @@ class Novelty(RewardStream):
             returns[t] = self.discounted
         self.returned.update(returns.reshape(-1))
         scale = float(self.returned.std)
-        rewards = novelty / max(scale, 1e-8)
+        same = scale <= LEAST_SPREAD * novelty.max()
+        rewards = np.zeros_like(novelty) if same else novelty / max(scale, 1e-8)
         self._metrics = {
             f"{self.name}/novelty": float(novelty.mean()),
             f"{self.name}/reward": float(rewards.mean()),
