@@ -6,10 +6,12 @@ import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+import bkrl
 from bkrl.core.errors import UsageError
 from bkrl.serve.openenv import MOST_BYTES, SPARE, OpenEnvServer
 from bkrl.serve.sessions import Sessions
@@ -17,11 +19,11 @@ from bkrl.serve.sessions import Sessions
 TOKEN = "a secret"
 
 
-def served(test, sessions=8, **settings):
-    """Run `test(server)` beside a server of the chain: places 0 to 7, the right end pays."""
+def served(test, sessions=8, played=None, **settings):
+    """Run `test(server)` beside a server of the chain, or of `played`: places 0 to 7, the right end pays."""
 
     async def run():
-        async with OpenEnvServer(Sessions("Toy-Chain", sessions), port=0, **settings) as server:
+        async with OpenEnvServer(played or Sessions("Toy-Chain", sessions), port=0, **settings) as server:
             await asyncio.wait_for(test(server), 60)
 
     asyncio.run(run())
@@ -112,6 +114,48 @@ def test_many_sessions_step_in_one_message():
     served(test)
 
 
+def test_a_batch_tells_a_time_limit_from_an_end_and_keeps_the_last_caption():
+    """Its replies had no metadata: `truncated` and `shaping` were lost, and with autoreset what was seen last."""
+
+    async def test(server):
+        async with client(server, "/batch/ws") as ask:
+            first = (await ask("reset", seeds=[5, 6]))["data"]
+            assert first["metadata"] == {"seed": [5, 6]}
+            assert (await ask("reset", which=[1], seeds=[7], count=1))["data"]["metadata"] == {"seed": [5, 7]}
+            for _ in range(7):
+                moved = (await ask("step", actions=[1, None], autoreset=True))["data"]
+            assert moved["metadata"] == {
+                "success": [False, None], "truncated": [False, None], "last_caption": [None, None]
+            }  # fmt: skip
+            before = moved["observation"]["caption"]
+            moved = (await ask("step", actions=[1, 0], autoreset=True))["data"]
+            assert moved["metadata"]["success"] == moved["done"] == [True, False]
+            assert moved["metadata"]["truncated"] == [False, False]
+            assert moved["metadata"]["last_caption"][0] not in (None, before[0], moved["observation"]["caption"][0])
+            for _ in range(server.sessions.env.max_steps - 1):
+                moved = (await ask("step", actions=[None, 0]))["data"]
+            assert moved["done"] == [False, True]
+            assert moved["metadata"] == {"success": [None, False], "truncated": [None, True]}
+
+    served(test)
+
+
+def test_a_batch_says_what_the_potential_added(tmp_path):
+    bkrl.register_potential("own-half", lambda artefact: lambda windows: np.full(len(windows), 0.5))
+    potential = bkrl.write_potential(tmp_path / "half", "own-half", "Toy-Chain").path
+
+    async def test(server):
+        async with client(server, "/batch/ws") as group, client(server) as alone:
+            await group("reset", count=2, seed=3)
+            await alone("reset", seed=3)
+            one = (await alone("step", action=0))["data"]["metadata"]
+            said = (await group("step", actions=[0, None]))["data"]["metadata"]
+            assert one["shaping"]
+            assert said == {key: [value, None] for key, value in one.items()}
+
+    served(test, played=Sessions("Toy-Chain", 4, potential))
+
+
 def test_steps_that_wait_together_are_computed_together():
     async def test(server):
         counts, step = [], server.sessions.step
@@ -172,6 +216,19 @@ def test_batches_that_cannot_be_are_refused(data):
             assert (await ask("reset", **data))["type"] == "error"
             assert (await ask("reset", count=8))["type"] == "observation"
             assert (await ask("step", actions=[0] * 7))["type"] == "error"
+
+    served(test)
+
+
+@pytest.mark.parametrize("data", [{"seeds": [5, 6], "seed": 9}, {"which": [0], "count": 5}])
+def test_a_reset_that_says_two_things_is_refused(data):
+    """One of them was taken, without a word."""
+
+    async def test(server):
+        async with client(server, "/batch/ws") as ask:
+            await ask("reset", seeds=[1, 2])
+            assert (await ask("reset", **data))["type"] == "error"
+            assert [one["seed"] for one in (await ask("state"))["data"]["sessions"]] == [1, 2]
 
     served(test)
 

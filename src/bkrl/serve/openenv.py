@@ -187,11 +187,14 @@ class OpenEnvServer:
         """Begin episodes in all sessions of the connection, or in those of `which`; the first time says how many."""
         _only(data, "seeds", "count", "which", "seed", "actions")
         seeds, which = data.get("seeds"), data.get("which")
-        if seeds is not None and not isinstance(seeds, list):
-            raise UsageError("`seeds` is a list of whole numbers.")
-        count = len(which) if isinstance(which, list) else data.get("count", len(rows) if seeds is None else len(seeds))
-        if type(count) is not int or not 1 <= count <= MOST_IN_BATCH or (seeds is not None and len(seeds) != count):
-            raise UsageError(f"Give `seeds`, or `count`, for 1 to {MOST_IN_BATCH} sessions.")
+        if seeds is not None and (not isinstance(seeds, list) or data.get("seed") is not None):
+            raise UsageError("`seeds` is a list of whole numbers, and stands without `seed`.")
+        lists = [one for one in (which, seeds) if isinstance(one, list)]
+        count = data.get("count", len(lists[0]) if lists else len(rows))
+        if type(count) is not int or not 1 <= count <= MOST_IN_BATCH or any(len(one) != count for one in lists):
+            raise UsageError(
+                f"Give `seeds`, or `count`, for 1 to {MOST_IN_BATCH} sessions, and as many as a given `which` has."
+            )
         each = seeds or [data.get("seed")] * count
         starts = [self.sessions.start(seed, data.get("actions")) for seed in each]
         if which is None:
@@ -200,12 +203,14 @@ class OpenEnvServer:
             rows += self.sessions.open(count - len(rows))
         chosen = rows if which is None else [rows[number] for number in _numbers(which, len(rows))]
         await self.turns.take(chosen, starts=starts)
-        return self._all(rows, None, [None] * len(rows), self.sessions.over[rows].tolist())
+        more = {"seed": [self.sessions.seeds[row] for row in rows]}
+        return self._all(rows, None, self.sessions.over[rows].tolist(), more)
 
     async def _step_many(self, data: dict[str, Any], rows: list[int]) -> dict[str, Any]:
         """An action for each session of the connection, null for one that waits, as those do whose episode is over.
 
-        With `autoreset` an episode that ends is followed by another, whose first observation is what is returned.
+        With `autoreset` an episode that ends is followed by another, whose first observation is what is returned; the
+        caption of its own last one is `last_caption` of the metadata.
         """
         _only(data, "actions", "autoreset", "metadata")
         given = data.get("actions")
@@ -215,22 +220,27 @@ class OpenEnvServer:
         moves = [(i, row, action(one)) for i, (row, one) in enumerate(zip(rows, given, strict=True)) if one is not None]
         if any(over[i] for i, _, _ in moves):
             raise UsageError("An episode is over: give null for its session, or reset it with `which`.")
-        rewards, success = ([None] * len(rows) for _ in range(2))
+        names = ["rewards", "success", "truncated", *(["shaping"] if self.sessions.phi is not None else [])]
+        more: dict[str, list[Any]] = {name: [None] * len(rows) for name in names}
         if moves:
             numbers, going, actions = map(list, zip(*moves, strict=True))
-            moved = await self.turns.take(going, actions)
-            for i, reward, reached in zip(numbers, moved.rewards.tolist(), moved.success.tolist(), strict=True):
-                rewards[i], success[i] = reward, reached
-        done = self.sessions.over[rows]
-        if data.get("autoreset") and done.any():
-            ended = [row for row, is_over in zip(rows, done.tolist(), strict=True) if is_over]
-            await self.turns.take(ended, starts=[self.sessions.start() for _ in ended])
-        return self._all(rows, rewards, success, done.tolist())
+            columns = (await self.turns.take(going, actions))._asdict()
+            for name, values in more.items():
+                for i, value in zip(numbers, columns[name].tolist(), strict=True):
+                    values[i] = value
+        rewards, done = more.pop("rewards"), self.sessions.over[rows].tolist()
+        if data.get("autoreset"):
+            captions = self.sessions.captions
+            more["last_caption"] = [captions[row] if is_over else None for row, is_over in zip(rows, done, strict=True)]
+            if ended := [row for row, is_over in zip(rows, done, strict=True) if is_over]:
+                await self.turns.take(ended, starts=[self.sessions.start() for _ in ended])
+        return self._all(rows, rewards, done, more)
 
-    def _all(self, rows: list[int], rewards: Any, success: list[Any], done: list[bool]) -> dict[str, Any]:
+    def _all(self, rows: list[int], rewards: Any, done: list[bool], more: dict[str, list[Any]]) -> dict[str, Any]:
         shown = ([texts[row] for row in rows] for texts in (self.sessions.captions, self.sessions.missions))
+        success = more.get("success", [None] * len(rows))
         observation = {**dict(zip(("caption", "mission"), shown)), "actions": self._names, "success": success}
-        return {"observation": observation, "reward": rewards, "done": done}
+        return {"observation": observation, "reward": rewards, "done": done, "metadata": more}
 
 
 def _error(sentence: str, code: str) -> dict[str, Any]:
