@@ -5,13 +5,13 @@ import json
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-import bkrl
 from bkrl.core.errors import UsageError
 from bkrl.serve.openenv import MOST_BYTES, SPARE, OpenEnvServer
 from bkrl.serve.sessions import Sessions
@@ -140,9 +140,9 @@ def test_a_batch_tells_a_time_limit_from_an_end_and_keeps_the_last_caption():
     served(test)
 
 
-def test_a_batch_says_what_the_potential_added(tmp_path):
-    bkrl.register_potential("own-half", lambda artefact: lambda windows: np.full(len(windows), 0.5))
-    potential = bkrl.write_potential(tmp_path / "half", "own-half", "Toy-Chain").path
+def test_a_batch_says_what_the_potential_added():
+    played = Sessions("Toy-Chain", 4)
+    played.phi = SimpleNamespace(begin=lambda *given: None, step=lambda rows, *given: np.full(len(rows), 0.25))
 
     async def test(server):
         async with client(server, "/batch/ws") as group, client(server) as alone:
@@ -150,10 +150,10 @@ def test_a_batch_says_what_the_potential_added(tmp_path):
             await alone("reset", seed=3)
             one = (await alone("step", action=0))["data"]["metadata"]
             said = (await group("step", actions=[0, None]))["data"]["metadata"]
-            assert one["shaping"]
+            assert one["shaping"] == 0.25
             assert said == {key: [value, None] for key, value in one.items()}
 
-    served(test, played=Sessions("Toy-Chain", 4, potential))
+    served(test, played=played)
 
 
 def test_steps_that_wait_together_are_computed_together():
