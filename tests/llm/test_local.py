@@ -18,6 +18,7 @@ import pytest
 from bkrl.agents.language.catalogue import open_language_model, reopened
 from bkrl.core.errors import InputError, RunFailed
 from bkrl.core.files import sha256
+from bkrl.core.hub import content
 from bkrl.core.reporter import Reporter
 from bkrl.labelers.answers import parse_choice
 from bkrl.llm import open_backend
@@ -120,6 +121,25 @@ def test_models_that_differ_in_the_middle_of_a_file_are_two(tmp_path: Path) -> N
     (folder / "notes.txt").write_text("x")
     with pytest.raises(InputError, match="another model"):
         reopened(earlier)
+
+
+def test_the_same_model_fetched_again_is_the_same(tmp_path: Path) -> None:
+    """The notes of `hf download`, with the time of it, were part of the model: policies of it were refused."""
+    folder = build(tmp_path / "tiny", positions=64)
+    bare = content(folder)
+    notes = folder / ".cache" / "huggingface" / "download" / "config.json.metadata"
+    notes.parent.mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("x")
+    for when in ("1", "2"):
+        notes.write_text(when)
+        assert content(folder) == bare
+    every = sorted(path for path in folder.rglob("*") if path.is_file())
+    told = "".join(f"{path.relative_to(folder).as_posix()}\0{sha256(path)}" for path in every)
+    earlier = hashlib.sha256(told.encode()).hexdigest()
+    assert content(folder, earlier) == earlier, "a policy of an earlier version"
+    (folder / "cache").write_text("x")
+    assert content(folder, earlier) not in (earlier, bare)
 
 
 def test_a_file_of_a_model_is_hashed_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from bkrl.core.errors import InputError
 from bkrl.core.files import sha256
 
 _HEAD_BYTES = 1 << 16
+_NOTES = (".cache", ".git")
+"""What `hf download` and git write beside a model, with the time of it: the same model fetched again has others."""
 
 
 def is_place(spec: str) -> bool:
@@ -44,12 +46,19 @@ def reason(error: Exception) -> str:
 
 
 def content(folder: Path, known: str = "") -> str:
-    """sha256 over names and contents of all files of a model folder; `known` where that is what earlier versions took
-    for it, which read both ends of each file.
+    """sha256 over names and contents of the files of a model folder, without notes of what brought them; `known` where
+    that is what earlier versions took for it, which read these notes, too, and before that both ends of each file.
     """
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    if known and _of_ends(files) == known:
+    every = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    if known and _of_ends(every) == known:
         return known
+    files = {name: file for name, file in every.items() if name.partition("/")[0] not in _NOTES}
+    if known and len(files) < len(every) and _of_files(every) == known:
+        return known
+    return _of_files(files)
+
+
+def _of_files(files: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
     for name, file in files.items():
         now = file.stat()
