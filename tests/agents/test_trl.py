@@ -61,6 +61,18 @@ def test_an_episode_is_that_of_the_env():
     assert len({bool(paid) for paid in rewards}) == 2  # some episodes are solved and some are not
 
 
+def test_a_mission_that_changes_is_told_with_the_reply(monkeypatch):
+    """With `@subgoals=shown` it changes within an episode; the first one alone was said."""
+    instance = to_trl_environment(ENV)()
+    instance.reset(seed=1)
+    monkeypatch.setattr(instance._envs, "missions", lambda: np.array(["place table"], object))
+    said = [instance.turn_left(), instance.turn_left()]
+    assert said[0].startswith("Goal of the agent: place table\n")
+    assert "place table" not in said[1]
+    monkeypatch.undo()
+    assert "place table" not in instance.reset(seed=1)
+
+
 def test_without_a_seed_instances_have_episodes_of_their_own():
     def told():
         factory = to_trl_environment(ENV)

@@ -4,6 +4,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,20 @@ def test_a_sample_is_an_episode_in_words(log: Path) -> None:
         ("user", "you see 2"),
     ]
     assert second["scores"]["success_rate"]["value"] == 1.0
+
+
+def test_a_mission_that_changes_is_told_where_it_does() -> None:
+    """The log of an episode with sub-goals, as `@subgoals=shown` has them, said the first one alone."""
+    one = Episode(
+        seed=1, mission="collect wood", missions=["collect wood", "collect wood", "place table", "place table"],
+        length=3, observations=np.arange(4, dtype=np.uint8)[:, None], actions=np.zeros(3, np.int64),
+    )  # fmt: skip
+    written = inspect_log(HEADER, SCORES, [one], lambda seen: [f"you see {it[0]}" for it in seen], ["go"])
+    with zipfile.ZipFile(BytesIO(written)) as file:
+        messages = json.loads(file.read("samples/1_epoch_1.json"))["messages"]
+    assert [it["content"] for it in messages[::2]] == [
+        "collect wood\n\nyou see 0", "you see 1", "place table\n\nyou see 2", "you see 3"
+    ]  # fmt: skip
 
 
 def test_inspects_own_reader_opens_it(log: Path) -> None:

@@ -36,6 +36,7 @@ class _Episode:
         self._envs = make_vec(self._env_id, 1)
         self._number, self._episodes = next(self._numbers), 0
         self._view, self._reward, self._over = self._viewer(), 0.0, True
+        self._mission: str | None = None
 
     def _viewer(self) -> Viewer:
         reader: Any = type("Reader", (Agent,), {"wants": ("text", "mission"), "wording": self._wording})
@@ -46,10 +47,8 @@ class _Episode:
         chosen = derive_seed(self._number, "trl", self._episodes) if seed is None else int(seed)
         self._episodes += 1
         self._reward, self._over, self._view = 0.0, False, self._viewer()
-        views = self._view(self._envs.reset(seed=chosen)[0], np.ones(1, bool))
-        assert views.mission is not None
-        labels = LABELS[self._wording.language or self._envs.env_spec.language or "en"]
-        return f"{labels.goal}: {views.mission[0]}\n{self._said(views)}"
+        self._mission = None
+        return self._said(self._view(self._envs.reset(seed=chosen)[0], np.ones(1, bool)))
 
     def get_reward(self) -> float:
         """The env's reward of the episode so far."""
@@ -65,16 +64,21 @@ class _Episode:
             return f"{_OVER} Reward: {self._reward:g}"
         return self._said(self._view(observations, np.zeros(1, bool)))
 
-    @staticmethod
-    def _said(views: Any) -> str:
-        return " ".join(views.text[0])
+    def _said(self, views: Any) -> str:
+        """What is seen, after the mission where that is new: sub-goals that an env shows change within an episode."""
+        said, before, self._mission = " ".join(views.text[0]), self._mission, views.mission[0]
+        if self._mission == before:
+            return said
+        labels = LABELS[self._wording.language or self._envs.env_spec.language or "en"]
+        return f"{labels.goal}: {self._mission}\n{said}"
 
 
 def to_trl_environment(env_id: str, wording: Wording | None = None) -> type:
     """A class for `GRPOTrainer(environment_factory=…)`: each action of the env is a tool of its name.
 
-    A tool returns the sentences of the next observation. Rows of the dataset may have a column `seed`: the generations
-    of one group then begin in the same state. Without one, each instance has episodes of its own.
+    A tool returns the sentences of the next observation, after the mission where it has changed. Rows of the dataset
+    may have a column `seed`: the generations of one group then begin in the same state. Without one, each instance has
+    episodes of its own.
 
     Args:
         env_id: with options, as in `ID@num_dists=4`.

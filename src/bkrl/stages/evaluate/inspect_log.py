@@ -1,7 +1,8 @@
 """Episodes of a language model as a log of inspect_ai (https://inspect.aisi.org.uk), which `inspect view` shows.
 
 A `.eval` file is a zip: header.json, summaries.json, and one file for each sample under samples/. Here a sample is an
-episode; its messages are the caption of each observation, with the mission first, and the action that was taken.
+episode; its messages are the caption of each observation, with the mission before the first one and where it changes,
+and the action that was taken.
 """
 
 from __future__ import annotations
@@ -68,8 +69,11 @@ def inspect_log(
 def _sample(
     number: int, episode: Episode, caption: Callable[[NDArray[np.uint8]], list[str]], action_names: Sequence[str]
 ) -> dict[str, Any]:
-    seen = caption(episode.observations)
-    first = f"{episode.mission}\n\n{seen[0]}" if episode.mission else seen[0]
+    seen, told = list(caption(episode.observations)), ""
+    for at, mission in enumerate(episode.missions or [episode.mission]):
+        if mission not in ("", told):
+            told, seen[at] = mission, f"{mission}\n\n{seen[at]}"
+    first = seen[0]
     messages = [{"role": "user", "content": first}]
     for action, text in zip(episode.actions.tolist(), seen[1:], strict=True):
         messages += [{"role": "assistant", "content": action_names[action]}, {"role": "user", "content": text}]
