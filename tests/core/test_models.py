@@ -124,6 +124,17 @@ def test_what_is_not_the_file_is_removed(wheels: Path) -> None:
     assert not model().here
 
 
+def test_another_file_in_the_place_of_a_model_is_not_passed_off_as_it(wheels: Path) -> None:
+    """No hash was compared where a file was there."""
+    path = models.fetch(model(), Reporter())
+    assert models.fetch(model(), Reporter()) == path
+    path.write_bytes(DATA[::-1])
+    with pytest.raises(InputError, match=r"tiny\.gguf is not the tiny of the catalogue; remove it"):
+        models.fetch(model(), Reporter())
+    path.unlink()
+    assert models.fetch(model(), Reporter()).read_bytes() == DATA
+
+
 def test_terms_are_accepted_by_a_flag(wheels: Path) -> None:
     with pytest.raises(UsageError, match=r"the rules \(https://there\).*--accept-terms"):
         models.fetch(model(licence="the rules", terms="https://there"), Reporter())
@@ -219,6 +230,10 @@ def test_users_add_models_and_the_command_line_shows_them(wheels: Path, capsys: 
     assert "Did you mean 'tiny'" in capsys.readouterr().err
     (models.folder() / "models.toml").write_text(text.replace("tiny.gguf", "../tiny.gguf"))
     with pytest.raises(InputError, match="another folder"):
+        models.catalogue()
+    second = text.replace("'tiny'", "'second'").replace(one.sha256, "0" * 64)
+    (models.folder() / "models.toml").write_text(text + second)
+    with pytest.raises(InputError, match=r"tiny and second of .* one place"):  # the first was taken for the second
         models.catalogue()
     (models.folder() / "models.toml").write_text(text.replace("bytes", "bits"))
     assert run_command(["lm", "list"]) == 3

@@ -85,6 +85,11 @@ def catalogue() -> dict[str, Model]:
     own = folder() / "models.toml"
     if own.is_file():
         found |= _read(read_text(own, f"The catalogue {own}", "correct it, or remove it"), str(own))
+    places: dict[Path, Model] = {}
+    for one in found.values():
+        other = places.setdefault(one.path, one)
+        if other.sha256 != one.sha256:
+            raise InputError(f"{other.name} and {one.name} of {own} are two files in one place, {one.path}; keep one.")
     return found
 
 
@@ -110,11 +115,12 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
     """Bring a model here, whole or not at all; what an interrupted fetch brought is used.
 
     Raises:
+        InputError: another file lies in its place.
         UsageError: its terms were not accepted.
         RunFailed: no network, no room, or what came is not the file.
     """
     if model.here:
-        return model.path
+        return _checked(model)
     if model.terms and not accept_terms:
         raise UsageError(
             f"{model.name} comes under {model.licence} ({model.terms}); read them, and accept them with --accept-terms."
@@ -124,7 +130,7 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
     partial = target.with_name(f".{model.file}.partial")
     with exclusive(target.with_name(f".{model.file}.lock")):
         if model.here:  # another process fetched it meanwhile
-            return model.path
+            return _checked(model)
         try:
             _bring(model, partial, reporter)
             found = sha256(partial)
@@ -143,6 +149,15 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
             if not disk_is_full(error):
                 raise
             raise _no_room(model, partial) from None
+    return model.path
+
+
+def _checked(model: Model) -> Path:
+    """Where a model lies; InputError for another file there. What was unpacked into a folder has no hash."""
+    if model.path.is_file() and sha256(model.path) != model.sha256:
+        raise InputError(
+            f"{model.path} is not the {model.name} of the catalogue; remove it, and run `bkrl lm fetch {model.name}`."
+        )
     return model.path
 
 
