@@ -223,8 +223,14 @@ def test_what_cannot_be_registered_is_refused():
         register(acts=spaces.MultiBinary(2))
     with pytest.raises(UsageError, match="has 2 actions, and 1 action_names"):
         register(action_names=["go"])
-    with pytest.raises(UsageError, match="at least 1"):
-        register(max_steps=0)
+    for names in (("a", "a"), ("a", ""), ("a", 1)):
+        with pytest.raises(UsageError, match="different texts"):
+            register(action_names=names)
+    with pytest.raises(UsageError, match="not the text 'ab'"):
+        register(action_names="ab")
+    for steps in (0, 2.5, True):  # the last two ended in a TypeError, or as one step, later on
+        with pytest.raises(UsageError, match="at least 1"):
+            register(max_steps=steps)
     with pytest.raises(UsageError, match="bkrl's own"):
         register(family="crafter")
     with pytest.raises(UsageError, match="'me/Tiny-1' can be no env's id"):

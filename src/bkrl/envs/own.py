@@ -14,6 +14,7 @@ from bkrl.core.errors import UsageError
 from bkrl.envs.family import EnvSpec, Family
 from bkrl.envs.reference import Make
 from bkrl.envs.symbols import Symbols
+from bkrl.envs.vector import checked_steps
 
 Caption = Callable[[NDArray[np.uint8]], list[str]]
 _EPISODES = 16  # of two missions that are equally likely, one is missing in one case of 32,768
@@ -49,7 +50,8 @@ def register_env(
         solved: one sentence: what counts as success.
 
     Raises:
-        UsageError: the spaces are of another kind, the names do not fit them, or the id or family is taken.
+        UsageError: the spaces are of another kind, the names do not fit them, the steps are no whole number, or bkrl
+            has the id or family. An id that Gymnasium alone has stays its own there; `bkrl/ID` is this one.
     """
     if not re.fullmatch(r"[\w:.-]+", env_id):  # as Gymnasium takes them, less its namespaces, which would be folders
         raise UsageError(f"'{env_id}' can be no env's id: it has other characters than letters, digits, - . : and _.")
@@ -60,11 +62,14 @@ def register_env(
         raise UsageError(f"{env_id} must show a Box of uint8, not {seen}; wrap it so that it does.")
     if not isinstance(acts, spaces.Discrete) or acts.start != 0:
         raise UsageError(f"{env_id} must have Discrete actions that begin at 0, not {acts}; wrap it so that it does.")
+    if isinstance(action_names, str):
+        raise UsageError(f"The action_names of {env_id} are a list of names, not the text '{action_names}'.")
     names = tuple(action_names or (f"action {number}" for number in range(acts.n)))
     if len(names) != acts.n:
         raise UsageError(f"{env_id} has {acts.n} actions, and {len(names)} action_names were given.")
-    if max_steps < 1:
-        raise UsageError(f"max_steps of {env_id} must be at least 1, not {max_steps}.")
+    if not all(isinstance(name, str) and name.strip() for name in names) or len(set(names)) < len(names):
+        raise UsageError(f"The action_names of {env_id} must be different texts, none of them empty, not {names}.")
+    max_steps = checked_steps(f"max_steps of {env_id}", max_steps)
     card = EnvSpec(env_id, family or env_id, tuple(seen.shape), names, max_steps, rules, solved)
     envs.register_family(OwnFamily(card.family), env_id).add(card, make, caption, seen.high)
     envs.enter([env_id])
