@@ -300,6 +300,9 @@ def completion(prompt: str, does: str, said: str = "") -> Any:
             "prompt_tokens_details": {"cached_tokens": 64},
             "completion_tokens_details": {"reasoning_tokens": 4},
         }
+    if does == "apart":  # as some providers count what was thought
+        details = {"completion_tokens_details": {"reasoning_tokens": 1000}}
+        usage = {"prompt_tokens": 300, "completion_tokens": 10, "total_tokens": 1310, **details}
     body: Any = {
         "model": "m-2026",
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],

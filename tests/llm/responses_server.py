@@ -83,6 +83,7 @@ def as_response(completion: Any) -> Any:
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **usage.get("prompt_tokens_details", {})},
         "output_tokens": usage.get("completion_tokens", 0),
         "output_tokens_details": {"reasoning_tokens": 0, **usage.get("completion_tokens_details", {})},
-        "total_tokens": sum(usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")),
+        "total_tokens": usage.get("total_tokens")
+        or sum(usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")),
     }
     return response

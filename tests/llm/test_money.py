@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from bkrl.core.reporter import Reporter
 from bkrl.llm import open_backend
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget, Exhausted
+from bkrl.llm.completions import read_completion
 from bkrl.llm.openai import OpenAIBackend, Refused
 from bkrl.llm.opening import session_with
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
-from bkrl.llm.protocol import Connection, Exchange, Fault, Message, Reply, Request, request_content
+from bkrl.llm.protocol import Api, Connection, Exchange, Fault, Message, Reply, Request, request_content
 from bkrl.llm.session import AskSession
 from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
@@ -30,11 +32,11 @@ COST = (100 * 1000.0 + 10 * 10_000.0) / 1e6
 """Of one answer of the server: 100 tokens in, 10 out."""
 
 
-def ask(tmp_path: Path, count: int, budget: Budget, price: Price | None = DEAR) -> tuple[list[Exchange], AskSession]:
-    with (
-        Store(tmp_path) as store,
-        AskSession(open_backend("openai:m", Connection(tmp_path)), store, QUICK, Reporter(), budget, price) as asker,
-    ):
+def ask(
+    tmp_path: Path, count: int, budget: Budget, price: Price | None = DEAR, api: Api = "chat"
+) -> tuple[list[Exchange], AskSession]:
+    backend = open_backend("openai:m", Connection(tmp_path, api=api))
+    with Store(tmp_path) as store, AskSession(backend, store, QUICK, Reporter(), budget, price) as asker:
         asks = [Request((Message("user", f"pair {number}"),), max_tokens=20) for number in range(count)]
         return asker.ask(asks), asker
 
@@ -107,6 +109,35 @@ def test_a_reply_costs_what_its_tokens_and_its_tier_say() -> None:
     assert DEAR.of(replace(reply, tier="batch")) == pytest.approx(DEAR.of(reply) / 2)  # type: ignore[operator]
     assert DEAR.of(Reply("x", prompt_tokens=5)) is None, "an unknown count is not nothing"
     assert DEAR.of(replace(reply, cached_tokens=99_999)) == pytest.approx((1000 * 100 + 100 * 10_000) / 1e6)
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_thoughts_that_the_total_alone_counts_are_paid_for(server: FaultServer, tmp_path: Path, api: Api) -> None:
+    """They cost nothing before, so --max-cost was passed unnoticed."""
+    server.plan = lambda prompt, attempt: "apart"
+    exchanges, asker = ask(tmp_path, 2, Budget(), api=api)
+    cost = (300 * 1000 + 1010 * 10_000) / 1e6
+    assert [exchange.cost_usd for exchange in exchanges] == [pytest.approx(cost)] * 2
+    assert asker.budget.paid == pytest.approx(2 * cost)
+    facts = asker.usage.as_facts()
+    assert (facts["prompt_tokens"], facts["completion_tokens"], facts["reasoning_tokens"]) == (600, 2020, 2000)
+
+
+@pytest.mark.parametrize(
+    ("usage", "written"),
+    [
+        ({"prompt_tokens": 300, "completion_tokens": 10, "total_tokens": 310}, 10),
+        ({"prompt_tokens": 300, "completion_tokens": 10, "total_tokens": 0}, 10),
+        ({"prompt_tokens": 300, "completion_tokens": 10, "total_tokens": "1310"}, 10),
+        ({"prompt_tokens": 300, "completion_tokens": 10}, 10),
+        ({"completion_tokens": 10, "total_tokens": 1310}, 10),
+        ({"prompt_tokens": 300, "total_tokens": 1310}, None),
+        ({"prompt_tokens": 300, "completion_tokens": 10, "total_tokens": 1310}, 1010),
+    ],
+)
+def test_a_total_that_tells_nothing_of_thoughts_changes_nothing(usage: dict[str, Any], written: int | None) -> None:
+    body = {"choices": [{"message": {"content": "x"}}], "usage": usage}
+    assert read_completion(body, {}, "text").completion_tokens == written
 
 
 def test_the_bound_holds_for_any_vocabulary_of_bytes() -> None:

@@ -59,7 +59,7 @@ def read_completion(body: Any, headers: Mapping[str, str], form: ReplyFormat, ti
         model if isinstance(model, str) else "",
         finish,
         prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
+        completion_tokens=_written(usage),
         reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
         cached_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
         tier=tier,
@@ -109,6 +109,14 @@ def _status(finish: str, message: Mapping[str, Any]) -> ReplyStatus:
     if message.get("refusal"):
         return "refused"
     return "truncated" if finish in ("length", "max_tokens") else "ok"
+
+
+def _written(usage: Mapping[str, Any]) -> int | None:
+    """Tokens that are paid for as output. Some providers count thoughts in the total alone, not among those of the
+    completion.
+    """
+    prompt, told, total = (_count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "total"))
+    return told if prompt is None or told is None or total is None else max(told, total - prompt)
 
 
 def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:

@@ -64,6 +64,7 @@ def completion_of(body: Any) -> Any:
         "usage": {
             "prompt_tokens": usage.get("input_tokens"),
             "completion_tokens": usage.get("output_tokens"),
+            "total_tokens": usage.get("total_tokens"),
             "prompt_tokens_details": usage.get("input_tokens_details"),
             "completion_tokens_details": usage.get("output_tokens_details"),
         },
