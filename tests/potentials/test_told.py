@@ -13,6 +13,7 @@ from bkrl.core.config import CollectConfig
 from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
+from bkrl.llm.opening import open_session
 from bkrl.llm.protocol import chances
 from bkrl.methods import TrainRsConfig
 from bkrl.potentials import advice, load_potential
@@ -90,6 +91,27 @@ def test_what_was_asked_is_counted_in_the_run_and_asked_once(data, tmp_path):
         train_rm.run(
             TrainRmConfig(data.path, out=tmp_path / "c", **settings | {"cache": tmp_path}, max_requests=4), Reporter()
         )
+
+
+def test_advice_is_bought_at_ones_own_prices_by_either_api(data, tmp_path, monkeypatch):
+    """--max-cost was refused where the shipped list has no price, and train-rm had no --prices to give one."""
+    opened = []
+
+    def stop(name, settings, stack):
+        opened.append(open_session(name, settings, stack))
+        raise RunFailed("enough")
+
+    monkeypatch.setattr(train_rm, "open_session", stop)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    (prices := tmp_path / "prices.toml").write_text('[[price]]\nmodel = "own"\ninput = 3\noutput = 4\n')
+    config = TrainRmConfig(data.path, out=tmp_path / "rm", advice="openai:own", max_cost=1.0, cache=tmp_path / "cache")
+    with pytest.raises(UsageError, match="pass it with --prices FILE"):
+        train_rm.run(config, Reporter())
+    with pytest.raises(RunFailed, match="enough"):
+        train_rm.run(replace(config, prices=prices, api="responses"), Reporter())
+    (session,) = opened
+    assert (session.price.input, session.price.output) == (3, 4)
+    assert session.backend.identity["api"] == "responses"
 
 
 @pytest.mark.parametrize("control", ["zero", "random"])

@@ -103,6 +103,8 @@ Annotator = Annotated[
 
 MOST_REQUESTS = Flag("send at most this many requests in this run; 0: no limit", least=0, identity=False)
 MOST_COST = Flag("spend at most so many US dollars in this run; 0: no limit", least=0, identity=False)
+PRICES = Flag("own price list (TOML), read before the shipped one; see docs/endpoints.md", identity=False, seldom=True)
+API = Flag("openai: chat completions, or OpenAI's Responses API", only=(_OPENAI,), seldom=True)
 REPLIES = Flag("folder of cached replies, which never expire", identity=False)
 
 
@@ -112,14 +114,8 @@ class AskConfig:
 
     max_requests: Annotated[int, replace(MOST_REQUESTS, only=(_ASKED,))] = 0
     max_cost: Annotated[float, replace(MOST_COST, only=(_ASKED,))] = 0.0
-    prices: Annotated[
-        Path | None,
-        Flag("own price list (TOML), read before the shipped one; see docs/endpoints.md", identity=False, seldom=True),
-    ] = None
-    api: Annotated[
-        Literal["chat", "responses"],
-        Flag("openai: chat completions, or OpenAI's Responses API", only=(_OPENAI,), seldom=True),
-    ] = "chat"
+    prices: Annotated[Path | None, PRICES] = None
+    api: Annotated[Literal["chat", "responses"], API] = "chat"
     concurrency: Concurrency = 16
     dry_run: Annotated[
         bool, Flag("show tokens, price and three of the prompts; ask and write nothing", identity=False, planned=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bkrl.core.config import MOST_COST, MOST_REQUESTS, REPLIES, Fresh, Seed, Threads
+from bkrl.core.config import API, MOST_COST, MOST_REQUESTS, PRICES, REPLIES, Fresh, Seed, Threads
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json
 from bkrl.core.flags import AppliesWhen, Flag
@@ -120,6 +120,8 @@ class TrainRmConfig:
     ] = 200
     max_requests: Annotated[int, replace(MOST_REQUESTS, only=(_ADVICE,))] = 0
     max_cost: Annotated[float, replace(MOST_COST, only=(_ADVICE,))] = 0.0
+    prices: Annotated[Path | None, replace(PRICES, only=(_ADVICE,))] = None
+    api: Annotated[Literal["chat", "responses"], API] = "chat"
     cache: Annotated[Path, replace(REPLIES, only=(_ADVICE,))] = Path("cache")
     seed: Seed = 1
     threads: Threads = 1

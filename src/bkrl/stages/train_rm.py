@@ -167,5 +167,5 @@ def _annotator(config: TrainRmConfig, stack: ExitStack) -> AskSession | None:
     kind = config.advice.partition(":")[0]
     if kind in EMBEDDED and kind not in CONTROLS:
         raise UsageError(f"--advice asks closed questions about actions, which {kind} does not answer; name a model.")
-    asking = AskConfig(max_requests=config.max_requests, max_cost=config.max_cost, cache=config.cache)
-    return open_session(config.advice, asking, stack)
+    asking = ("max_requests", "max_cost", "prices", "api", "cache")
+    return open_session(config.advice, AskConfig(**{name: vars(config)[name] for name in asking}), stack)
