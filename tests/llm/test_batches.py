@@ -115,6 +115,12 @@ def test_goals_go_in_batches_and_conversations_do_not(desk: Desk) -> None:
         desk.label("submit", "rules", llm="rules")
 
 
+def test_what_is_learnt_of_an_endpoint_is_kept_by_the_effort_of_the_run(desk: Desk) -> None:
+    desk.label("off", num=1, effort="low")
+    (name,) = read_json(desk.folder / "batch" / "cache" / "endpoints.json")["endpoints"]
+    assert name.endswith(" m (effort low)")
+
+
 def test_closed_questions_bring_their_log_probabilities_in_a_batch_too(desk: Desk) -> None:
     desk.server.plan = lambda prompt, attempt: "top"
     done = desk.finished(num=1, ask="closed", variant="goal")

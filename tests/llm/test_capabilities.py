@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,14 @@ from bkrl.llm.store import Store
 from tests.llm.fault_server import QUICK, FaultServer
 
 
-def ask(folder: Path, start: int = 0, count: int = 3, effort: str | None = None, model: str = "m") -> list[Exchange]:
+def ask(
+    folder: Path, start: int = 0, count: int = 3, effort: str | None = None, model: str = "m", **asked: Any
+) -> list[Exchange]:
     """What one process would ask: a backend of its own, the store and the memory in `folder`."""
-    with (
-        Store(folder) as store,
-        AskSession(open_backend(f"openai:{model}", Connection(folder)), store, QUICK, Reporter()) as asker,
-    ):
-        numbers = range(start, start + count)
-        asks = [Request((Message("user", f"JSON {n}"),), CHOICE_SCHEMA, reasoning_effort=effort) for n in numbers]
-        return asker.ask(asks)
+    backend = open_backend(f"openai:{model}", Connection(folder, effort=effort or "default"))
+    with Store(folder) as store, AskSession(backend, store, QUICK, Reporter()) as asker:
+        asked = {"schema": CHOICE_SCHEMA, "reasoning_effort": effort} | asked
+        return asker.ask([Request((Message("user", f"JSON {n}"),), **asked) for n in range(start, start + count)])
 
 
 def remembered(folder: Path) -> Capabilities:
@@ -69,6 +69,20 @@ def test_a_refusal_says_nothing_of_log_probabilities(server: FaultServer, tmp_pa
         told = [asker.ask([one])[0] for one in asks]
     assert [one.status for one in told] == (["filtered", "ok"] if first else ["ok", "filtered"])
     assert remembered(tmp_path).logprobs is True
+
+
+def test_what_one_effort_takes_away_others_still_have(server: FaultServer, tmp_path: Path) -> None:
+    """One run without --effort none, and every later one with it was given words in the place of log-probabilities."""
+    closed: dict[str, Any] = {"schema": None, "choices": ("Yes", "No")}
+    server.plan = lambda prompt, attempt: "top" if server.requests[-1].get("reasoning_effort") == "none" else "no_top"
+    assert {one.answer for one in ask(tmp_path, **closed)} == {"Yes"}
+    assert all("logprobs" in str(one.answer) for one in ask(tmp_path, effort="none", **closed))
+    count = len(server.requests)
+    ask(tmp_path, start=10, **closed)
+    ask(tmp_path, start=10, effort="none", **closed)
+    assert len(server.requests) == count + 6, "both are remembered"
+    names = json.loads((tmp_path / FILE).read_text())["endpoints"]
+    assert sorted(name.partition(" ")[2] for name in names) == ["m", "m (effort none)"]
 
 
 def test_a_schema_that_is_accepted_and_ignored_is_known_as_such(server: FaultServer, tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from bkrl.cli import main as cli
+from bkrl.core.errors import InputError
 from bkrl.core.files import read_table
+from bkrl.llm import extras, open_backend
 from bkrl.llm.faults import Secrets
+from bkrl.llm.protocol import Connection
 from bkrl.llm.store import Store
 from tests.experience import write_env
 from tests.llm.conftest import CANARY
@@ -22,6 +25,43 @@ from tests.llm.fault_server import FaultServer
 
 def broken(*arguments: Any) -> None:
     raise KeyError("a bug of our own")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OPENAI_API_KEY", "sk-secret-word\n"),
+        ("OPENAI_API_KEY", "sk-secret-word "),
+        ("OPENAI_API_KEY", "sk-sécret-word"),
+        ("AZURE_OPENAI_API_KEY", "secret-word\r\n"),
+        ("OPENAI_ORG_ID", "org-secret "),
+    ],
+)
+def test_a_key_that_no_header_carries_is_named_before_anything_is_sent(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """It counted as a lost connection, was tried for minutes, and as possibly billed."""
+    if name.startswith("AZURE"):
+        monkeypatch.delenv("OPENAI_API_KEY")
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url.removesuffix("/v1"))
+        monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"^{name} has a character that no header takes .*; set it anew.$") as told:
+        open_backend("openai:m")
+    assert "secret" not in str(told.value)
+    assert open_backend("openai:m", Connection(asking=False)), "nothing is sent"
+
+
+def test_a_key_that_is_not_sent_may_be_anything(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "of another shell\n")
+    assert open_backend("openai:m")
+
+
+def test_a_space_at_the_end_of_a_headers_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No header carries it either."""
+    monkeypatch.setenv("GATE", "secret ")
+    with pytest.raises(InputError, match="--header X-Gate: the value of its variable has characters that no header"):
+        extras.headers("X-Gate=GATE")
 
 
 @pytest.mark.parametrize("user", [pytest.param("", marks=pytest.mark.slow), "ann:pass%2FCANARY@"])

@@ -1,7 +1,7 @@
 """What an endpoint accepts, learnt from its own answers once and remembered for the next process.
 
-One small JSON file, `endpoints.json` in the cache folder, with an entry for each address and model. Nothing in it is
-secret; delete it to have everything found out again.
+One small JSON file, `endpoints.json` in the cache folder, with an entry for each address, model and reasoning effort.
+Nothing in it is secret; delete it to have everything found out again.
 """
 
 import dataclasses

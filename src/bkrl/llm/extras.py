@@ -37,10 +37,15 @@ def headers(text: str, asking: bool = True) -> dict[str, str]:
         value = os.environ.get(match[2], "")
         if asking and not value:
             raise InputError(f"--header {match[1]}: the environment variable that it names is not set.")
-        if not value.isascii() or not value.isprintable():
+        if not fits(value):
             raise InputError(f"--header {match[1]}: the value of its variable has characters that no header takes.")
         found[match[1]] = value
     return found
+
+
+def fits(value: str) -> bool:
+    """Whether a header can carry the value."""
+    return value.isascii() and value.isprintable() and value == value.strip()
 
 
 def body(text: str, api: Api = "chat") -> dict[str, Any]:

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.hosts import is_loopback
-from bkrl.llm import responses
+from bkrl.llm import extras, responses
 from bkrl.llm.capabilities import OPTIONAL, Capabilities, LimitField, Memory, follows
 from bkrl.llm.completions import read_completion, read_json_body, with_chances
 from bkrl.llm.faults import Secrets, error_in, from_status, redacted
@@ -44,6 +44,7 @@ TOP_LOGPROBS = 5
 """How many alternatives of a token are asked for; published, and the most that some endpoints give."""
 _ZLIB = ("gzip", "x-gzip", "deflate")
 _PIECE = 2**16
+_KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY")
 _OFFICIAL_HOST = "api.openai.com"
 _OFFICIAL = f"https://{_OFFICIAL_HOST}/v1"
 _UNKNOWN = "unsupported|not support|unrecognized|unknown|unexpected|extra|not permitted|not allowed"
@@ -73,6 +74,8 @@ class OpenAIBackend:
                 raise InputError(f"No key for {host}: set {wanted} in the environment, or use --llm rules.")
             self._key, self._notice = "none", f"No key is set; {host} is this machine, so a dummy is sent."
         self.secrets = Secrets([*_secret_words(self.url), *self._headers.values()])
+        if connection.asking:
+            _check_variables(self._key)
         extra = {"body": canonical(self._body)} if self._body else {}
         if self.responses:
             extra["api"] = "responses"
@@ -81,6 +84,7 @@ class OpenAIBackend:
         self.identity: Mapping[str, str] = {"kind": "openai", "host": host, "model": model, **extra}
         self._memory = Memory(connection.memory)
         self._name = f"{urlsplit(self.url).netloc.rpartition('@')[2]} {model}" + " (responses)" * self.responses
+        self._name += f" (effort {connection.effort})" * (connection.effort != "default")
         limit: LimitField = "max_completion_tokens" if host == _OFFICIAL_HOST or self._azure else "max_tokens"
         self.capabilities = self._memory.recall(self._name, Capabilities(limit_field=limit))
         self._limits_refused: set[str] = set()
@@ -300,10 +304,20 @@ def _connection() -> tuple[str, str, bool]:
     return url, key or (azure_key if host.endswith((".azure.com", ".azure.us", ".azure.cn")) else ""), False
 
 
+def _check_variables(key: str) -> None:
+    """InputError where no header can carry this key, or what the SDK sends beside it: each request would be lost."""
+    for name in (*_KEYS, "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        value = os.environ.get(name, "")
+        if not extras.fits(value) and (name not in _KEYS or value == key):
+            raise InputError(
+                f"{name} has a character that no header takes (a line feed or a space at its end?); set it anew."
+            )
+
+
 def _secret_words(url: str) -> list[str]:
     """What must not be shown: every key of the environment, and the secrets that an address holds, in all forms."""
     parts = urlsplit(url)
-    keys = [os.environ.get(name, "") for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY")]
+    keys = [os.environ.get(name, "") for name in _KEYS]
     hidden = parts.password or parts.username or ""
     user, _, password = unquote(parts.netloc.rpartition("@")[0]).partition(":")
     basic = base64.b64encode(f"{user}:{password}".encode("utf-8", "replace")).decode() if hidden else ""

@@ -29,19 +29,24 @@ def check_name(name: str, others: Sequence[str] = (), what: str = "annotator") -
 
 
 def open_session(
-    name: str, settings: AskConfig, stack: ExitStack, others: Sequence[str] = (), what: str = "annotator"
+    name: str,
+    settings: AskConfig,
+    stack: ExitStack,
+    others: Sequence[str] = (),
+    what: str = "annotator",
+    effort: str = "default",
 ) -> AskSession:
     """A session with the annotator of this name, which `stack` closes. For a dry run it writes nothing.
 
     Raises:
         UsageError: no annotator has the name, or a cost is bounded and not known. `others`: names that would do, too;
-            `what`: what the name is of.
+            `what`: what the name is of; `effort`: see `Connection`.
         InputError: a key, model or file is not there.
     """
     check_name(name, others, what)
     asking = not settings.dry_run
-    session = session_with(open_backend(name, Connection(settings.cache, asking=asking, api=settings.api)), settings)
-    return opened(session, settings.cache if asking else None, stack)
+    connection = Connection(settings.cache, asking=asking, api=settings.api, effort=effort)
+    return opened(session_with(open_backend(name, connection), settings), settings.cache if asking else None, stack)
 
 
 def session_with(backend: Backend, settings: AskConfig, reporter: Reporter | None = None, **pace: Any) -> AskSession:

@@ -35,7 +35,8 @@ class Connection:
 
     memory: folder where what is learnt about endpoints is kept (None: nowhere); tier: at which price requests are sent;
     asking: False when nothing will be sent, so that no key is needed; headers: sent with every request, secret; body:
-    fields added to every request, which the backend makes part of its identity.
+    fields added to every request, which the backend makes part of its identity; effort: the reasoning effort of its
+    requests, with which abilities of an endpoint differ.
     """
 
     memory: Path | None = None
@@ -44,6 +45,7 @@ class Connection:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     api: Api = "chat"
+    effort: str = "default"
 
 
 @dataclass(frozen=True)

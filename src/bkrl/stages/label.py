@@ -183,7 +183,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     plan = planned(config, Dataset.open(config.dataset))
     variant = variant_of_plan(plan)
     headers, body = extras.headers(config.header or "", not config.dry_run), extras.body(config.body or "", config.api)
-    connection = Connection(config.cache, config.tier, not config.dry_run, headers, body, config.api)
+    connection = Connection(config.cache, config.tier, not config.dry_run, headers, body, config.api, config.effort)
     if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
         backend: Backend = RecordedBackend(config.llm, {"annotator": baseline.NAMES[config.llm]})

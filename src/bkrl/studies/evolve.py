@@ -42,7 +42,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
         raise UsageError("--dry-run makes no run; use it with `bkrl evolve`.")
     plan = _plan(config)
     with ExitStack() as stack:
-        session = open_session(config.llm, config, stack) if to_do(config) else None
+        session = open_session(config.llm, config, stack, effort=config.effort) if to_do(config) else None
         own = plan.card.prompts.files(templates_of(plan))
         inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
         result = Run.begin(config, "label", inputs, reporter)
@@ -59,7 +59,7 @@ def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
     """What a tournament would ask, and how many env steps it would take. Asks and writes nothing."""
     plan = _plan(config)
     with ExitStack() as stack:
-        session = open_session(config.llm, config, stack)
+        session = open_session(config.llm, config, stack, effort=config.effort)
         most = config.rounds * config.proposals
         if plan.closed:
             requests, how, at_most, carried = questions_of(plan), "made of these answers.", 1, 0.0
