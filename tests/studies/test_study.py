@@ -397,8 +397,22 @@ def test_a_policy_may_start_from_one_of_another_env_or_be_guided_by_it(tmp_path)
         EXPLORED.replace("seeds = [1, 2]", "seeds = [1]"),
         EXPLORED.replace('"explore/free"', '"later/free"'),
     ):
-        with pytest.raises(UsageError, match="no section above it has such a run"):
+        with pytest.raises(UsageError, match="no entry above it has such a run"):
             study(other, tmp_path)
+
+
+@pytest.mark.parametrize("after", ["w/two/a", "w/one/b", "w/a", "w/one/c", "w/two/c"])
+def test_an_entry_begins_with_none_of_its_own_section_that_is_not_above_it(after: str, tmp_path: Path):
+    """SECTION/NAME of the own section was not looked at: of none, of itself or of one below, all cells were blocked."""
+    train = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
+    own = [{"name": "b", "alg": "ppo", "after": after}, "ppo", {"name": "c", "alg": "ppo"}]
+    tasks = [{"name": "one", "algs": [{"name": "a", "alg": "ppo"}]}, {"name": "two", "algs": own}]
+    world = {"name": "w", "seeds": [1, 2], "train_rs": train, "task": tasks}
+    with pytest.raises(UsageError, match=rf"w/two/b-s1 begins with .*{after}-s1, and no entry above it has such a run"):
+        plan({"world": [world]}, tmp_path)
+    own[0]["after"] = "w/one/a"
+    (begun,) = [cell for cell in plan({"world": [world]}, tmp_path).training if cell.run_dir.name == "b-s2"]
+    assert begun.config.init_from == tmp_path / "w" / "one" / "a-s2"
 
 
 def test_sections_may_share_their_tasks(tmp_path):

@@ -680,16 +680,29 @@ def test_what_can_no_longer_be_done_is_not_left_to_do(tmp_path, monkeypatch):
     assert shown[0]["chain/bk-pref-s1"].total == 4096
 
 
+CIRCLE = TOY.replace(
+    'algs = ["ppo", "bk-pref"]',
+    """algs = [{ name = "a", alg = "bk-own", train_rs = { potential = "out/chain/b-s1" } },
+    { name = "b", alg = "bk-own", train_rs = { potential = "out/chain/a-s1" } }]""",
+)
+
+
 def test_cells_that_need_each_other_are_named_as_blocked(tmp_path, monkeypatch):
-    circle = TOY.replace(
-        'algs = ["ppo", "bk-pref"]',
-        """algs = [{ name = "a", alg = "ppo", train_rs = { init_from = "out/chain/b-s1" } },
-        { name = "b", alg = "ppo", train_rs = { init_from = "out/chain/a-s1" } }]""",
-    )
-    outcome, order = do(tmp_path, monkeypatch, circle)
+    outcome, order = do(tmp_path, monkeypatch, CIRCLE)
     assert order == ["chain/data"]
     assert not outcome.failed
     assert len(outcome.blocked) == 4
+
+
+def test_a_sweep_that_leaves_cells_undone_is_no_success(tmp_path, monkeypatch, capsys):
+    """It ended with 0 where cells waited for each other, and said that they need one that failed."""
+    monkeypatch.setattr(sweep, "open_executor", lambda *args, **kwargs: Here(OUT))
+    monkeypatch.chdir(tmp_path)
+    command = ["sweep", str(toy(tmp_path, CIRCLE)), "--out", str(OUT)]
+    assert run_command(command) == 1
+    said = capsys.readouterr()
+    assert "4 runs wait for each other; mend what their settings name." in said.err
+    assert "failed" not in said.out
 
 
 def test_a_log_is_written_in_any_language(tmp_path):

@@ -174,20 +174,17 @@ def _titles(sections: Sequence[StudySection]) -> dict[str, str]:
 
 
 def _check_earlier(sections: Sequence[StudySection]) -> None:
-    """UsageError for a run that starts from one of another section, unless that stands above and has such a run."""
+    """UsageError for a run that starts from one of the study that does not stand above it."""
     above: set[Path] = set()
     for one in sections:
         for cell in one.training:
-            named = [vars(cell.config).get(name) or one.root for name in ("init_from", "guide")]
-            elsewhere = [
-                path for path in named if one.root.parent in path.parents and not path.is_relative_to(one.root)
-            ]
-            if lost := set(elsewhere) - above:
+            named = [path for name in ("init_from", "guide") if (path := vars(cell.config).get(name))]
+            if lost := {path for path in named if one.root.parent in path.parents} - above:
                 raise UsageError(
-                    f"{cell.run_dir} begins with {lost.pop()}, and no section above it has such a run; mend 'after' or "
+                    f"{cell.run_dir} begins with {lost.pop()}, and no entry above it has such a run; mend 'after' or "
                     "'guide', or the seeds."
                 )
-        above.update(cell.run_dir for cell in one.training)
+            above.add(cell.run_dir)
 
 
 def _check_names(cells: Sequence[Cell]) -> None:

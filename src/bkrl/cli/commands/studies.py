@@ -38,12 +38,14 @@ def sweep(settings: SweepConfig, as_json: bool) -> None:
         console.print_json({**outcome._asdict(), "out": outcome.out.as_posix(), "report": report})
     else:
         rows: list[tuple[str, str]] = list(outcome.failed.items())
-        rows += [(name, "needs one that failed") for name in outcome.blocked]
+        rows += [(name, "needs one that is not done") for name in outcome.blocked]
         console.print_table("", ("", ""), [(str(outcome.out), f"{sweep.runs(len(outcome.done))} done"), *rows])
         if outcome.report is not None:
             show_run(outcome.report, False)
     if outcome.failed:
         raise RunFailed(f"{sweep.runs(len(outcome.failed))} failed; --retry-failed tries again.")
+    if outcome.blocked:
+        raise RunFailed(f"{sweep.runs(len(outcome.blocked))} wait for each other; mend what their settings name.")
 
 
 def evolve(settings: EvolveConfig, as_json: bool) -> None:
