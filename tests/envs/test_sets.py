@@ -79,6 +79,19 @@ def test_a_study_within_its_set_is_planned(tmp_path: Path):
             {"held": "second", "env": CORRIDOR, "seeds": "[1]", "more": f"{CODE}label = {{ seed = 102 }}"},
             "label of w has the seed 102",
         ),
+        (  # nor was that of a potential
+            {"held": "second", "env": CORRIDOR, "seeds": "[1]", "more": f"{CODE}train_rm = {{ seed = 500 }}"},
+            "train_rm of w has the seed 500, and the seeds of the second set are 1 to 13",
+        ),
+        (  # nor the envs of conditions
+            {
+                "held": "second",
+                "env": "BabyAI-GoToSeq-v0",
+                "seeds": "[1]",
+                "more": 'evaluate = { conditions = "glam-goto" }',
+            },
+            "eval-ppo-s1 trains or plays in BabyAI-MixedTrainLocal-v0.*, which is in neither set",
+        ),
         ({"held": "third"}, "set"),
     ],
 )
@@ -96,6 +109,23 @@ def test_no_annotator_is_asked_about_the_second_set_while_a_policy_learns(tmp_pa
             continue
         with pytest.raises(UsageError, match="bk-online-s1 asks an annotator about a task of the second set while it"):
             plan(asked, tmp_path)
+
+
+def test_conditions_of_the_set_are_planned(tmp_path: Path):
+    more = 'evaluate = { conditions = "crafter-score" }'
+    assert plan(document("second", "CrafterReward-v1", "[1]", more), tmp_path).evaluation
+
+
+@pytest.mark.parametrize("asks", ["local:smollm2-135m", "progress:local:smollm2-135m", "openai:m", "rules", ""])
+def test_no_suggester_is_asked_about_the_second_set(asks: str, tmp_path: Path):
+    """Goals of a language model, asked for while the policy learns, were let pass; those of nobody may be."""
+    study = document("second", "CrafterReward-v1", "[1]")
+    study["world"][0]["algs"] = [{"name": "e", "alg": "ellm-ppo", "train_rs": {"suggester": asks or "progress:oracle"}}]
+    if not asks:
+        assert plan(study, tmp_path).training
+        return
+    with pytest.raises(UsageError, match="e-s1 asks an annotator about a task of the second set while it learns"):
+        plan(study, tmp_path)
 
 
 def test_a_manifest_says_its_set(tmp_path: Path):

@@ -449,6 +449,18 @@ def test_what_an_entry_cannot_start_from_is_named(tmp_path, entry, complaint):
         study(LANGUAGE.replace("seeds", f"algs = [{entry}]\nseeds"), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["rnd-d64", "rnd-l2", "rnd-s1-d3"])
+def test_no_entry_ends_as_a_draw_does(name: str, tmp_path: Path):
+    """Reports know an entry by its runs without draw and seed: rnd-d64 lost its title, or had that of rnd."""
+    train = {"env": "BabyAI-Text-GoToLocal-RedBall-S20", "steps": 2048}
+    entry = {"name": name, "alg": "rnd", "title": "small"}
+    world = {"name": "w", "seeds": [1], "train_rs": train, "algs": ["rnd", entry]}
+    with pytest.raises(UsageError, match=f"The name '{name}' ends as those of runs on several draws do"):
+        plan({"world": [world]}, tmp_path)
+    for other in ("rnd-64", "rnd-s2", "d64", "rnd-d64x"):
+        assert plan({"world": [world | {"algs": [entry | {"name": other}]}]}, tmp_path).training
+
+
 def test_an_entry_says_what_its_report_calls_it(tmp_path: Path):
     entry = {"name": "g", "alg": "rnd", "title": "novelty alone"}
     env_spec = {"name": "w", "algs": ["ppo", entry], "seeds": [1]}

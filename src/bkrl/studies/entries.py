@@ -1,5 +1,6 @@
 """Entries of `algs` in a study file: methods as the study lists them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +67,8 @@ def _entry(item: Any) -> Entry:
         raise UsageError(f"An entry of algs is a name or a table, not {item!r}.")
     check_keys(item, _ENTRY_KEYS, "An entry of algs")
     name = name_of_folder(item, "entry of algs")
+    if re.search(r"-[dl]\d+$", name):  # a report would take its end for the run's
+        raise UsageError(f"The name '{name}' ends as those of runs on several draws do (-d2, -l2); choose another.")
     check_choice(item.get("alg"), [one.name for one in methods()], f"alg of '{name}'")
     method = method_of(item["alg"])
     for key in ("title", "lm", "after", "guide"):

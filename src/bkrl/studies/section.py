@@ -11,7 +11,8 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.settings import build
 from bkrl.envs import env_spec, sets
-from bkrl.methods import find_method, method_of, methods, settings_from
+from bkrl.methods import method_of, methods, settings_from
+from bkrl.methods.goals import GoalSettings
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
 from bkrl.studies.tables import check_choice, check_keys, name_of_folder, on_top, seed_list, tables_of
 from bkrl.verbs import VERBS
@@ -178,31 +179,28 @@ class StudySection:
 
     def check_set(self, name: str) -> None:
         """UsageError unless all tasks and seeds are of this set, and experience is of no task of the second one."""
-        drawn = [seed for seed in _seeds(self.table, "label_seeds") if seed is not None]
+        drawn = [("label", seed) for seed in _seeds(self.table, "label_seeds") if seed is not None]
         for cell in self.preparation:
             if cell.stage == "collect":
                 sets.check_experience(cell.config.env, cell.run_dir.as_posix())
-                sets.check_seed(name, cell.config.seed, *self._called("collect"))
-            elif cell.stage == "label" and cell.config.seed != type(cell.config).seed:
-                drawn.append(cell.config.seed)
-        for seed in drawn:
-            sets.check_seed(name, seed, *self._called("label"))
+                sets.check_seed(name, cell.config.seed, f"collect of {self.root.name}", "collect_seeds")
+            elif cell.stage in ("label", "train_rm") and cell.config.seed != type(cell.config).seed:
+                drawn.append((cell.stage, cell.config.seed))
+        for stage, seed in drawn:
+            sets.check_seed(name, seed, f"{stage} of {self.root.name}", "label_seeds")
         for cell in self.training:
             sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
             sets.check_seed(name, cell.config.seed, cell.run_dir.as_posix(), "seeds")
-            method = find_method(cell.config.alg)
-            if name == sets.SECOND.name and method is not None and method.form == "dynamic":
+            own = cell.config
+            asks = own.asks if isinstance(own, GoalSettings) else isinstance(own, settings.AskConfig)
+            if name == sets.SECOND.name and asks:
                 raise UsageError(
                     f"{cell.run_dir} asks an annotator about a task of the second set while it learns, and none may "
                     "see one; take the first set, or a method whose knowledge comes from elsewhere."
                 )
-        for cell in self.evaluation:
-            if cell.config.env is not None:
-                sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
-
-    def _called(self, stage: str) -> tuple[str, str]:
-        """What a stage of this section is called in a refusal of its seed, and the key of its seeds."""
-        return f"{stage} of {self.root.name}", f"{stage}_seeds"
+        for trained, cell in zip(self.training, self.evaluation, strict=True):
+            for env in _played(cell.config, trained.config.env):
+                sets.check_task(name, env, cell.run_dir.as_posix())
 
     def _data(self, draw: _Draw) -> Path:
         return self.root / f"data{draw.collected}"
@@ -251,6 +249,15 @@ class StudySection:
         if stage == "label":
             fixed["variant"] = variant
         return Cell(stage, settings_from(table, **fixed) if stage == "train_rs" else build(kind, table, **fixed))
+
+
+def _played(config: settings.EvaluateConfig, trained_in: str) -> list[str]:
+    """The envs that a policy is evaluated in."""
+    if config.conditions is None:
+        return [config.env or trained_in]
+    from bkrl.stages.evaluate.conditions import env_of, read_conditions
+
+    return [env_of(one, trained_in) for one in read_conditions(config.conditions).conditions]
 
 
 def _in_own_language(cell: Cell) -> Cell:
