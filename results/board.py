@@ -5,7 +5,7 @@ python results/board.py replay NAME [--seed N] [--runs FOLDER]        # one run 
 python results/board.py page                                          # board.md, the table of board.toml
 
 STUDY is a study file or a shipped study, CELLS a pattern of `bkrl sweep --only` that fits the training runs of one entry
-in one task, as in 'minigrid/corridor-s3r3/bk-code+progress-s*'. A row holds, for each seed, the score and the hash of
+in one task, as in 'minigrid/corridor-s3r3/bk-code+progress-d6-s[0-9]*'. A row holds, for each seed, the score and the hash of
 every policy, potential and table that the run rests on. To add a row by pull request: sweep the study from a clean
 commit, `add` the entry, `page`, and send board.toml and board.md; whoever reviews it runs `replay`.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -52,7 +53,7 @@ def add(study: str, cells: str, folder: Path, name: str, measure: str) -> dict[s
 
     Raises:
         InputError: a run is not finished, was changed, comes from no clean commit, or has no such measure.
-        UsageError: the pattern fits no training run of the study, or those of several envs.
+        UsageError: the pattern fits no training run of the study, or those of several entries or tasks.
     """
     found = [cell for cell in chosen(load_study(study, folder), folder, cells) if cell.stage == "train_rs"]
     names = [at for cell in found if fnmatchcase(at := name_of(cell, folder), cells)]  # without what those need
@@ -65,9 +66,17 @@ def add(study: str, cells: str, folder: Path, name: str, measure: str) -> dict[s
     }
     if several := [key for key, values in same.items() if len(values) > 1]:
         raise UsageError(f"The runs of '{cells}' differ in {', '.join(several)}; a row is one entry in one task.")
+    entries = sorted({entry_of(name) for name in names})
+    if len(entries) > 1:
+        raise UsageError(f"'{cells}' fits runs of {', '.join(entries)}; name one entry, and its seeds as -s[0-9]*.")
     shared = {key: runs[0][key] for key in same}
     each = [{key: run[key] for key in ("cell", "seed", "score", "files")} for run in runs]
-    return {"name": name or cells.removesuffix("-s*"), "study": study, "measure": measure, **shared, "run": each}
+    return {"name": name or entries[0], "study": study, "measure": measure, **shared, "run": each}
+
+
+def entry_of(cell: str) -> str:
+    """The name of a training run without its draws and its seed."""
+    return re.sub(r"(-d\d+)?(-l\d+)?-s\d+$", "", cell)
 
 
 def _run(folder: Path, cell: str, measure: str) -> dict[str, Any]:
@@ -111,16 +120,19 @@ def _hashes(folder: Path, nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def replay(row: Mapping[str, Any], seed: int | None, folder: Path) -> tuple[list[str], bool]:
-    """Make one run of a row anew in a folder; what came out, in sentences, and whether it agrees.
+    """Make one run of a row anew in a folder; what came out, in sentences, and whether it agrees. What it rests on is
+    kept for the row's other seeds.
 
     Raises:
-        InputError: the row has no such seed.
+        InputError: the row has no such seed, or its run is there already.
         RunFailed: the sweep failed.
     """
     known = {run["seed"]: run for run in row["run"]}
     if seed is not None and seed not in known:
         raise InputError(f"{row['name']} has no seed {seed}; it has {', '.join(map(str, known))}.")
     run = known[seed] if seed is not None else row["run"][0]
+    if (folder / run["cell"] / "manifest.json").exists():  # the sweep would skip it, whoever made it
+        raise InputError(f"{folder / run['cell']} is done already; remove it, or name another folder with --runs.")
     command = ["sweep", row["study"], "--out", str(folder), "--jobs", "1", "--only", run["cell"]]
     if subprocess.run([sys.executable, "-m", "bkrl", *command], check=False).returncode:
         raise RunFailed(f"`bkrl {' '.join(command)}` failed; run it again, it goes on where it was.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bkrl.core.errors import InputError, UsageError
+from bkrl.core.errors import InputError, RunFailed, UsageError
 from bkrl.report.provenance import Node
 from bkrl.runs import software
 from bkrl.studies.cells import chosen
@@ -65,6 +65,34 @@ def test_a_replay_gives_the_same_bytes(swept: Path, tmp_path: Path) -> None:
     assert lines[-1] == f"The same bytes in all {len(row['run'][0]['files'])} files."
     with pytest.raises(InputError, match="has no seed 7; it has 1"):
         board.replay(row, 7, tmp_path)
+
+
+def test_a_replay_makes_its_run_anew(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the run it compared what was there, with the same bytes; what is unfinished goes on."""
+    row = board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "", "success_rate")
+    with pytest.raises(InputError, match="bk-pref-s1 is done already; remove it, or name another folder with --runs"):
+        board.replay(row, None, swept / "runs")
+    monkeypatch.setattr(board.subprocess, "run", lambda *args, **kwargs: SimpleNamespace(returncode=1))
+    (swept / "begun" / "chain" / "bk-pref-s1").mkdir(parents=True)
+    (swept / "begun" / "chain" / "bk-pref-s1" / "config.json").write_text("{}")
+    with pytest.raises(RunFailed, match="run it again, it goes on where it was"):
+        board.replay(row, None, swept / "begun")
+
+
+def test_a_row_is_of_one_entry(swept: Path, tmp_path: Path) -> None:
+    """bk-code-s* fits bk-code-shuffled-s1, too: a method was pooled with its own control."""
+    two = TOY.replace("= 4096", "= 512").replace("= 2048", "= 256").replace('"bk-pref"]', '"ppo-shorter"]')
+    two = two.replace('"ppo-shorter"', '{ name = "ppo-shorter", alg = "ppo", train_rs = { checkpoint_every = 256 } }')
+    (tmp_path / "toy.toml").write_text(two)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(software, "_code", lambda: COMMIT)
+        done(tmp_path, tmp_path / "runs", "*/ppo-s*")
+    ask = (str(tmp_path / "toy.toml"), "*/ppo-s*", tmp_path / "runs", "", "success_rate")
+    with pytest.raises(UsageError, match="fits runs of chain/ppo, chain/ppo-shorter; name one entry, and its seeds as"):
+        board.add(*ask)
+    assert board.add(ask[0], "*/ppo-s[0-9]*", *ask[2:])["name"] == "chain/ppo"
+    rows = board.tomllib.loads(board.BOARD.read_text())["row"]
+    assert all(len({board.entry_of(run["cell"]) for run in row["run"]}) == 1 for row in rows)
 
 
 @pytest.mark.parametrize(
