@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bkrl.llm.causal import CausalModel
 from bkrl.llm.local import LocalBackend
 from bkrl.llm.protocol import Backend, Fault, Message, Reply, Request
 from bkrl.llm.scoring import OptionScorer
-from bkrl.llm.weights import load
+from bkrl.llm.weights import gguf_file, load
 from tests.llm import tiny_gguf
 
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -266,6 +267,21 @@ def test_a_model_without_a_chat_template_says_so(folder: Path, tmp_path: Path) -
         (found,) = answers(model, [ask("the red door")])
         assert set(found) == set(OPTIONS)
         assert not model._tokenizer.chat_template
+
+
+def test_what_the_extra_installs_is_enough_for_gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers reads them with accelerate, too, which only came along with another extra."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    extra = {one.partition(">=")[0] for one in project["optional-dependencies"]["local"]}
+    asked: list[str] = []
+    monkeypatch.setattr("bkrl.llm.weights.find_spec", lambda name: asked.append(name) or name)
+    (tmp_path / "some.gguf").write_bytes(b"GGUF\3\0\0\0")
+    gguf_file(str(tmp_path / "some.gguf"))
+    assert set(asked) == extra == {"gguf", "accelerate"}
+    for missing in extra:
+        monkeypatch.setattr("bkrl.llm.weights.find_spec", lambda name, missing=missing: name != missing or None)
+        with pytest.raises(InputError, match=f"need the package {missing}; run `pip install 'bkrl\\[local\\]'`"):
+            gguf_file(str(tmp_path / "some.gguf"))
 
 
 def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

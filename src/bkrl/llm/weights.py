@@ -32,8 +32,8 @@ def gguf_file(name: str) -> Path:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise InputError(f"{path} is not a GGUF file; name one, or fetch a model with `bkrl lm fetch`.")
-    if find_spec("gguf") is None:
-        raise InputError("GGUF files need the package gguf; run `pip install 'bkrl[local]'`.")
+    if lacks := [package for package in ("gguf", "accelerate") if find_spec(package) is None]:
+        raise InputError(f"GGUF files need the package {lacks[0]}; run `pip install 'bkrl[local]'`.")
     if not name.endswith(".gguf") and sha256(path) != find(name).sha256:
         raise InputError(f"{path} is not the {name} of the catalogue; remove it, and run `bkrl lm fetch {name}`.")
     return path
