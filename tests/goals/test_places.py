@@ -10,8 +10,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from bkrl.cli.main import run_command
 from bkrl.core.config import AskConfig
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
 from bkrl.data.views import Views
 from bkrl.envs import make_vec, placing
 from bkrl.envs.housekeep.captions import receptacles_of, scene_of, things_of
@@ -173,6 +174,18 @@ def test_a_table_of_suggesters(tmp_path):
     assert 0.5 < table["rules"]["balanced"] < 1
     with pytest.raises(UsageError, match="There is no suggester 'orcle'. Did you mean 'oracle'"):
         compared(["orcle"], "tasks", "Rs_int", 0.9, 1, AskConfig(cache=tmp_path))
+
+
+def test_the_command_takes_ones_own_prices(tmp_path, monkeypatch, capsys):
+    """--max-cost was refused where the shipped list has no price, with a sentence that named a flag it had not."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr("bkrl.goals.belonging.measured", lambda *_, **__: (_ for _ in ()).throw(InputError("enough")))
+    (prices := tmp_path / "prices.toml").write_text('[[price]]\nmodel = "own"\ninput = 3\noutput = 4\n')
+    command = ["suggesters", "openai:own", "--max-cost", "1", "--cache", str(tmp_path / "cache")]
+    assert run_command(command) == 2
+    assert "pass it with --prices FILE" in " ".join(capsys.readouterr().err.split())
+    assert run_command([*command, "--prices", str(prices)]) == 3
+    assert "enough" in capsys.readouterr().err
 
 
 def test_a_sample_of_places_says_what_all_of_them_say():

@@ -222,7 +222,7 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     wrapped, _, inner = settings.suggester.partition(":")
     if wrapped == _PROGRESS:
         if inner.partition(":")[0] == _PROGRESS:
-            raise UsageError(f"--suggester {settings.suggester}: name the suggester among whose goals it chooses once.")
+            raise UsageError(f"--suggester {settings.suggester}: name another suggester after the colon.")
         source = source_of(replace(settings, suggester=inner or "oracle"), stack)
         if not isinstance(source, Source) or source.rule != "once":
             raise UsageError(f"--suggester {settings.suggester}: it chooses among goals that are paid once an episode.")

@@ -5,6 +5,7 @@ training needs no more than its path. `bkrl.potentials.kinds` says how each kind
 """
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -167,5 +168,5 @@ def _annotator(config: TrainRmConfig, stack: ExitStack) -> AskSession | None:
     kind = config.advice.partition(":")[0]
     if kind in EMBEDDED and kind not in CONTROLS:
         raise UsageError(f"--advice asks closed questions about actions, which {kind} does not answer; name a model.")
-    asking = ("max_requests", "max_cost", "prices", "api", "cache")
-    return open_session(config.advice, AskConfig(**{name: vars(config)[name] for name in asking}), stack)
+    limits = AskConfig(max_requests=config.max_requests, max_cost=config.max_cost, prices=config.prices)
+    return open_session(config.advice, replace(limits, api=config.api, cache=config.cache), stack)

@@ -7,7 +7,7 @@ import typer
 
 from bkrl.cli import console
 from bkrl.cli.commands.shown import Json
-from bkrl.core.config import AskConfig
+from bkrl.core.config import PRICES, AskConfig
 
 
 def suggesters(
@@ -24,13 +24,14 @@ def suggesters(
     ] = 0,
     max_requests: Annotated[int, typer.Option(min=0, help="send at most this many requests; 0: no limit")] = 0,
     max_cost: Annotated[float, typer.Option(min=0, help="spend at most so many US dollars; 0: no limit")] = 0.0,
+    prices: Annotated[Path | None, typer.Option(help=PRICES.help)] = None,
     cache: Annotated[Path, typer.Option(help="where replies are kept")] = Path("cache"),
     as_json: Json = False,
 ) -> None:
     """Score suggesters against people's votes on where Housekeep's things belong."""
     from bkrl.goals.belonging import compared
 
-    asking = AskConfig(max_requests=max_requests, max_cost=max_cost, cache=cache)
+    asking = AskConfig(max_requests=max_requests, max_cost=max_cost, prices=prices, cache=cache)
     house = "" if scene == "all" else scene
     header, rows = compared(names or [], things, house, accuracy, votes, asking, sample)
     console.print_rows(header, rows, as_json, f"Where {things} belong, {scene}")
