@@ -522,5 +522,5 @@ def test_progress_is_of_another_suggester(tmp_path, monkeypatch):
     assert (facts["suggester"], facts["chosen_by"]) == ("rules", "progress")
     with pytest.raises(UsageError, match="paid once an episode"):
         train_rs.run(settings(tmp_path / "no", suggester="progress:uniform"), Reporter())
-    with pytest.raises(UsageError, match="another suggester after the colon"):  # it was progress:oracle by another name
+    with pytest.raises(UsageError, match="another one after progress:"):  # it was progress:oracle by another name
         train_rs.run(settings(tmp_path / "no", suggester="progress:progress"), Reporter())

@@ -221,11 +221,13 @@ def source_of(settings: GoalSettings, stack: ExitStack) -> Source | TaskSource |
     known = situations(settings.env)
     wrapped, _, inner = settings.suggester.partition(":")
     if wrapped == _PROGRESS:
-        if inner.partition(":")[0] == _PROGRESS:
-            raise UsageError(f"--suggester {settings.suggester}: name another suggester after the colon.")
-        source = source_of(replace(settings, suggester=inner or "oracle"), stack)
+        again = inner.partition(":")[0] == _PROGRESS
+        source = None if again else source_of(replace(settings, suggester=inner or "oracle"), stack)
         if not isinstance(source, Source) or source.rule != "once":
-            raise UsageError(f"--suggester {settings.suggester}: it chooses among goals that are paid once an episode.")
+            raise UsageError(
+                f"--suggester {settings.suggester}: name another one after progress:, whose goals are paid once an "
+                "episode; it chooses among those."
+            )
         source.progress = derive_seed(settings.seed, _PROGRESS)
         return source
     if settings.suggester in _HOUSE_ONLY:
