@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +26,7 @@ import numpy as np
 
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write
+from bkrl.report.groups import entry_of
 from bkrl.report.provenance import Node, follow
 from bkrl.report.runs import answered
 from bkrl.stats.intervals import symmetric, t_interval
@@ -72,11 +72,6 @@ def add(study: str, cells: str, folder: Path, name: str, measure: str) -> dict[s
     shared = {key: runs[0][key] for key in same}
     each = [{key: run[key] for key in ("cell", "seed", "score", "files")} for run in runs]
     return {"name": name or entries[0], "study": study, "measure": measure, **shared, "run": each}
-
-
-def entry_of(cell: str) -> str:
-    """The name of a training run without its draws and its seed."""
-    return re.sub(r"(-d\d+)?(-l\d+)?-s\d+$", "", cell)
 
 
 def _run(folder: Path, cell: str, measure: str) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
         RunFailed: no network, no room, or what came is not the file.
     """
     if model.here:
-        return _checked(model)
+        return checked(model)
     if model.terms and not accept_terms:
         raise UsageError(
             f"{model.name} comes under {model.licence} ({model.terms}); read them, and accept them with --accept-terms."
@@ -130,7 +130,7 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
     partial = target.with_name(f".{model.file}.partial")
     with exclusive(target.with_name(f".{model.file}.lock")):
         if model.here:  # another process fetched it meanwhile
-            return _checked(model)
+            return checked(model)
         try:
             _bring(model, partial, reporter)
             found = sha256(partial)
@@ -152,7 +152,7 @@ def fetch(model: Model, reporter: Reporter, accept_terms: bool = False) -> Path:
     return model.path
 
 
-def _checked(model: Model) -> Path:
+def checked(model: Model) -> Path:
     """Where a model lies; InputError for another file there. What was unpacked into a folder has no hash."""
     if model.path.is_file() and sha256(model.path) != model.sha256:
         raise InputError(

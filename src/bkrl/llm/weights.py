@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bkrl.core.errors import InputError
-from bkrl.core.files import sha256
 from bkrl.core.hub import reason
-from bkrl.core.models import fetched, find
+from bkrl.core.models import checked, fetched, find
 
 _HEAD_BYTES = 64 * 2**20
 """All that a GGUF file says of itself stands before its tensors; vocabularies take a few MiB."""
@@ -34,9 +33,7 @@ def gguf_file(name: str) -> Path:
             raise InputError(f"{path} is not a GGUF file; name one, or fetch a model with `bkrl lm fetch`.")
     if lacks := [package for package in ("gguf", "accelerate") if find_spec(package) is None]:
         raise InputError(f"GGUF files need the package {lacks[0]}; run `pip install 'bkrl[local]'`.")
-    if not name.endswith(".gguf") and sha256(path) != find(name).sha256:
-        raise InputError(f"{path} is not the {name} of the catalogue; remove it, and run `bkrl lm fetch {name}`.")
-    return path
+    return path if name.endswith(".gguf") else checked(find(name))
 
 
 def chat_template_in(path: Path) -> bool:

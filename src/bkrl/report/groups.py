@@ -20,10 +20,14 @@ from bkrl.methods import find_method
 from bkrl.stats import curves
 from bkrl.stats.curves import Series
 
-_SEED = re.compile(r"(-d\d+)?(-l\d+)?-s\d+$")  # of the names of a study's runs
 _TITLE = re.compile(r"\s*((?!\s)(?:[^=(]|\(.*?\))+?)\s*=\s*(\S.*?)\s*")  # NAME=TITLE; in brackets NAME has = of its own
 NO_EFFECT = "–"  # in place of a setting's value
 SUCCESS, RETURN, LENGTH = "eval/success_rate", "eval/return", "eval/length"
+
+
+def entry_of(run: str) -> str:
+    """The name of a study's training run without its draws and its seed."""
+    return re.sub(r"(-d\d+)?(-l\d+)?-s\d+$", "", run)
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def titled(groups: Sequence[Group], titles: Sequence[str]) -> tuple[list[Group],
         wanted[parts[1]] = parts[2]
     found, used = [], set()
     for group in groups:
-        names = [group.label, *sorted({_SEED.sub("", Path(run.key).name) for run in group.runs})]
+        names = [group.label, *sorted({entry_of(Path(run.key).name) for run in group.runs})]
         used.update(names)
         found.append(replace(group, title=next((wanted[name] for name in names if name in wanted), "")))
     notes = [f"No method here is named '{name}', so its title is not used." for name in wanted if name not in used]
