@@ -236,3 +236,15 @@ def test_things_that_find_no_room_are_drawn_again():
     drawn = draw_episodes("Rs_int", "train", 100, 0)
     assert [one.number for one in drawn] == list(range(100))
     assert all(7 <= len(one.models) <= 10 for one in drawn)
+
+
+def test_other_episodes_under_the_same_name_are_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file was hashed nowhere: with another one at its path, collect said "already complete"."""
+    path, out = tmp_path / "own.parquet", str(tmp_path / "d")
+    command = ["collect", "--env", f"{ORIGINAL}@file={path}", "--explorer", "random", "--episodes", "2", "--out", out]
+    write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 2, 1))))
+    assert [run_command(command), run_command(command)] == [0, 0]
+    write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 2, 2))))
+    capsys.readouterr()
+    assert run_command(command) == 2
+    assert "holds a run that differs in input 'env file'" in capsys.readouterr().err

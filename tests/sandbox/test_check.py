@@ -62,6 +62,13 @@ def test_places_that_where_leaves_out_are_not_read_from_memory():
     (said,) = problems(body("return np.divide(actions[:, 0], 2, where=actions[:, 0] > 0)"))
     assert said.startswith("line 2: where= without out= leaves other places uninitialised")
     assert "use np.where, or add out=np.zeros(...)" in said
+    for other in (
+        "np.divide(actions[:, 0], 2, out=(None,), where=actions[:, 0] > 0)",
+        'np.pad(actions, 1, mode="empty")[0]',
+        'np.pad(actions, 1, "empty")[0]',
+    ):
+        assert problems(body(f"return {other}")) == [said]
+    check_program(body('return np.pad(actions[:, 0] * 1.0, 1, mode="edge")[1:-1]'))
 
 
 def test_every_listed_name_exists():

@@ -201,7 +201,7 @@ def test_missions_that_change_within_an_episode_are_those_of_each_moment(tmp_pat
     assert copy.row_missions.tolist() == data.row_missions.tolist()
 
 
-def test_the_policy_of_a_run_explores(tmp_path: Path) -> None:
+def test_the_policy_of_a_run_explores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = train_rs.run(
         TrainRsConfig(env="Toy-Grid", steps=256, eval_episodes=2, ppo=SMALL, out=tmp_path / "ppo"), Reporter()
     )
@@ -212,6 +212,9 @@ def test_the_policy_of_a_run_explores(tmp_path: Path) -> None:
     assert data.checkpoint_step.tolist() == [256] * 6
     assert result.config["inputs"]["explorer"]["manifest_sha256"]
     other = run(replace(config, explorer="random", seed=2, out=tmp_path / "r"), Reporter())
+    monkeypatch.chdir(trained.path)  # "." had no name
+    here = run(replace(config, explorer=".", out=tmp_path / "here"), Reporter())
+    assert set(Dataset.open(here.path).explorers) == {"ppo"}
     both = merge([result.path, other.path], tmp_path / "b")
     joined = Dataset.open(both.path)
     assert joined.explorers == ["ppo"] * 6 + ["random"] * 6

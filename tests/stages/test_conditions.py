@@ -264,3 +264,13 @@ def test_achievements_are_measured_where_a_set_asks_for_them(tmp_path):
     plain = run(EvaluateConfig(policy, out=tmp_path / "plain", episodes=3, gifs=0), Reporter())
     assert plain.facts["modes"]["sampled"]["achievements"]["mean"] <= 22
     assert "score" in plain.facts["table"]["header"]
+
+
+def test_the_language_in_which_a_policy_read_its_missions_is_no_other_words(tmp_path: Path, symbolic: Path) -> None:
+    """`language = "en"`, written out, refused every policy that reads no text, as if English were new to it."""
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE.replace('language = "fr"\nwords = "invented-nouns"', 'language = "en"'))
+    config = EvaluateConfig(policy=symbolic, conditions=str(file), out=tmp_path / "a", episodes=1, mode="greedy")
+    rows = rows_of(run(config, Reporter()))
+    plain, english = rows["policy", "plain", "greedy"], rows["policy", "French", "greedy"]
+    assert {**english, "condition": "plain"} == plain

@@ -36,6 +36,7 @@ from torch.nn import Module
 from bkrl.agents.advised import Advice
 from bkrl.agents.networks import ActorCritic, rebuild_network
 from bkrl.agents.networks.adam import Adam
+from bkrl.agents.networks.layers import one_thread
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.prefixes import under
@@ -146,6 +147,7 @@ def decompose(
     return _finish(network, record, "potential", explained, explained - without, best_epoch)
 
 
+@one_thread()
 def imitate(
     network: ActorCritic,
     record: Record,
@@ -291,6 +293,7 @@ def enough(rows: int) -> None:
         raise InputError(f"The dataset has only {rows} rows, too few to learn advice from; collect more episodes.")
 
 
+@one_thread()
 def least_squares(
     network: ActorCritic, rows: int, forward: _Forward, seed: int, epochs: int
 ) -> tuple[float, float, int]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from bkrl.agents.build import advice_network
 from bkrl.agents.networks import rebuild_network
+from bkrl.agents.networks.layers import one_thread
 from bkrl.core.errors import InputError
 from bkrl.core.reporter import Reporter, percent
 from bkrl.core.seeds import derive_seed
@@ -31,7 +32,7 @@ from bkrl.envs import env_spec
 from bkrl.potentials import advice
 from bkrl.potentials.build import SCALE_WINDOWS, raw_values, scale_of
 from bkrl.potentials.kinds import Fitted, Kind, find
-from bkrl.potentials.preference import asked_of, in_chunks, one_thread
+from bkrl.potentials.preference import asked_of, in_chunks
 from bkrl.potentials.protocol import Artefact, Raw, Scale
 
 STATE = "state.safetensors"

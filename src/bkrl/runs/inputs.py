@@ -31,6 +31,13 @@ def read_by(config: object) -> dict[str, Path]:
     return found
 
 
+def file_of_env(settings: Mapping[str, Any]) -> dict[str, Path]:
+    """The file that the env of recorded settings reads: that of `@file=PATH`."""
+    _, _, options = str(settings.get("env")).partition("@")
+    named = dict(option.split("=", 1) for option in options.split(",") if "=" in option)
+    return {"env file": Path(named["file"])} if "file" in named else {}
+
+
 def input_hash(recorded: Mapping[str, Any]) -> str:
     """The hash of an input as it was recorded: of a run's manifest, or of a file."""
     return str(recorded.get("sha256", recorded.get("manifest_sha256")))

@@ -20,6 +20,7 @@ from bkrl.core.lines import LineFile, read_rows
 from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config, remove_contents
 from bkrl.runs.identity import Config, differences
+from bkrl.runs.inputs import file_of_env
 from bkrl.runs.software import command_line, software
 
 FORMAT = 1
@@ -77,8 +78,9 @@ class Run:
                 another process is at work in it, or it cannot be made. A run that wrote only its config is replaced.
         """
         path, places = Path(path), {name: Path(source) for name, source in (inputs or {}).items()}
+        places |= file_of_env(settings := plain(config))
         read = {name: _input(source) for name, source in places.items()}
-        wanted = {"format": FORMAT, "stage": stage, "argv": command_line(), "config": plain(config), "inputs": read}
+        wanted = {"format": FORMAT, "stage": stage, "argv": command_line(), "config": settings, "inputs": read}
         with ExitStack() as stack:
             lock = claim(path, stage, places.values(), fresh)
             if lock is not None:

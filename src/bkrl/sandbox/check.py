@@ -406,8 +406,8 @@ class _Checker:
         if self.leaves_places(node):
             self.refuse(
                 node,
-                "where= without out= leaves other places uninitialised, so the result would not be deterministic; use "
-                "np.where, or add out=np.zeros(...)",
+                'where= without out= leaves other places uninitialised, as mode="empty" does, so the result would not '
+                "be deterministic; use np.where, or add out=np.zeros(...)",
             )
         if not isinstance(function, ast.Name | ast.Attribute):
             self.refuse(node, "only named functions and methods can be called")
@@ -420,8 +420,11 @@ class _Checker:
             return False
         if isinstance(function, ast.Attribute) and function.attr in REDUCTIONS:
             return False
-        out = given.get("out")
-        return "where" in given and (out is None or (isinstance(out, ast.Constant) and out.value is None))
+        if isinstance(function, ast.Attribute) and function.attr == "pad":
+            return any(isinstance(one, ast.Constant) and one.value == "empty" for one in (*node.args, *given.values()))
+        out = given.get("out", ast.Constant(None))
+        places = out.elts if isinstance(out, ast.Tuple) else [out]
+        return "where" in given and any(isinstance(one, ast.Constant) and one.value is None for one in places)
 
     def dtype(self, node: ast.expr) -> None:
         text = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in DTYPE_STRINGS

@@ -70,7 +70,7 @@ def run(config: CollectConfig, reporter: Reporter) -> Run:
     result = Run.begin(config, "collect", {} if source is None else {"explorer": source.path}, reporter)
     if result.complete:
         return result
-    who = config.explorer if source is None else source.path.name
+    who = config.explorer if source is None else source.path.absolute().name
     if learner is not None:
         points, count = recording_points(config), config.episodes_per_checkpoint
         policies = result.file("policies")

@@ -2,8 +2,8 @@
 float32.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -45,6 +45,17 @@ def in_float32(tensor: Tensor) -> AbstractContextManager[object]:
     """
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Several threads share a sum out in another way: what is learnt, or measured, would have other last digits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def multiplies_bf16(device: str) -> bool:

@@ -123,7 +123,7 @@ class GoalCalibration:
 
 
 def calibrate(raw: GoalRaw, windows: Windows, rng: np.random.Generator, quantile: float = 0.9) -> GoalCalibration:
-    """The threshold: the similarity that goals of *unrelated* moments reach in `quantile` of the windows.
+    """The threshold: the similarity that goals of *unrelated* moments stay below in `quantile` of the windows.
 
     What is above has to do with the moment, and not just with the words of this env.  Where unrelated goals reach as
     high as the retrieved ones nearly everywhere (few distinct goals), the median of the retrieved ones keeps a quarter

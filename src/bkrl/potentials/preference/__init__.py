@@ -5,8 +5,7 @@ of two scores the logit of "A is better" (`fit` trains and calibrates them).
 """
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from bkrl.agents.networks import fitted
+from bkrl.agents.networks.layers import one_thread
 from bkrl.agents.networks.missions import MissionLayer
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
@@ -70,17 +70,6 @@ class PreferenceRaw(Raw):
             return [WEIGHTS], {**settings, "memory": list(self.memory)}
         net.pop("memory")  # as earlier versions wrote it
         return [WEIGHTS], settings
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Several threads share a sum out in another way, and Φ would have other last digits than when it was measured."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bkrl.agents.networks.adam import Adam
+from bkrl.agents.networks.layers import one_thread
 from bkrl.core.errors import InputError
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.partition import TEST, TRAIN, VALIDATION, partition
@@ -116,6 +117,7 @@ def enough(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     return train, validation, test
 
 
+@one_thread()
 def fit(
     pairs: Pairs,
     config: NetConfig,
@@ -320,11 +322,12 @@ def _loss(margin: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
 
 
 def _accuracy(margin: NDArray[np.float64], labels: NDArray[np.float64]) -> tuple[float, int]:
-    """Share of decided pairs put in the right order, and their number; ties have no right order."""
+    """Share of decided pairs put in the right order, equal scores as half, and their number; ties have none."""
     decided = labels != 0.5
     if not decided.any():
         return math.nan, 0
-    return float(((margin > 0) == (labels > 0.5))[decided].mean()), int(decided.sum())
+    right = 0.5 + 0.5 * np.sign(margin) * np.sign(labels - 0.5)
+    return float(right[decided].mean()), int(decided.sum())
 
 
 def calibration_error(margin: NDArray[np.float64], labels: NDArray[np.float64]) -> float:

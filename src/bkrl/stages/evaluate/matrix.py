@@ -26,6 +26,7 @@ from bkrl.runs.record import Run
 from bkrl.stages.evaluate.conditions import Condition, Conditions, Measure, env_of, kinds_of, knows, with_options
 from bkrl.stats.intervals import t_interval, wilson_interval
 from bkrl.stats.scores import score_interval
+from bkrl.text.wording import Wording
 
 POLICY = "policy"
 
@@ -86,10 +87,11 @@ def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent
     reworded = policy.reworded(condition.wording if condition.reworded else policy.wording, facts.env_id)
     if reworded is not None:
         return reworded
-    if condition.reworded and "text" not in policy.wants:
+    others = condition.reworded and condition.wording != Wording(family(facts.family).mission_language(facts))
+    if others and "text" not in policy.wants:
         what = "it reads its missions in the words of its training" if "mission" in policy.wants else "it reads no text"
         raise UsageError(f"{what}, so other words say nothing of it")
-    if condition.reworded:
+    if others:
         raise UsageError("it cannot be given other words")
     if len(facts.action_names) != len(policy.action_names):
         chosen = options.split(facts.env_id)[1].get("actions", "")
