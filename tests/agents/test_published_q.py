@@ -9,9 +9,13 @@ import torch
 from bkrl.agents import load_agent
 from bkrl.agents.published_q import FRAME_BYTES, FRAMES, SIDE, PublishedAgent, PublishedNetwork, grey
 from bkrl.core.errors import UsageError
+from bkrl.core.reporter import Reporter
 from bkrl.learn.replay import Replay
 from bkrl.learn.settings import DQNConfig
 from bkrl.methods import TrainRsConfig, find_method
+from bkrl.stages import train_rs
+from bkrl.text.encoders import _loaded
+from tests.potentials.test_goal import tiny_encoder
 
 SMALL = DQNConfig(num_envs=2, num_steps=2, learning_starts=8, batch_size=4, update_every=8, replay_size=64)
 ENV = "Crafter-Typed-Easier@length=6"
@@ -110,6 +114,35 @@ def test_it_learns_from_rows_and_goes_on_from_a_checkpoint_and_a_file(tmp_path):
     views, state = whole.collector.views[2], whole.agent.begin(2)
     acted = [agent.act(views, state, np.ones(2, bool), None).logits for agent in (whole.agent, kept)]
     np.testing.assert_array_equal(*acted)
+
+
+def test_a_policy_with_a_text_encoder_of_transformers_can_be_opened_again(tmp_path):
+    """Its weights were checked where no encoder can be loaded: runs trained to their end and were lost."""
+    tiny_encoder(tmp_path / "encoder")
+    whole = learner(text_encoder=f"hf:{tmp_path / 'encoder'}")
+    whole.agent.save(tmp_path)
+    _loaded.cache_clear()  # as in a new process
+    kept = load_agent(tmp_path)
+    np.testing.assert_array_equal(kept.encoder(["red ball"]), whole.agent.encoder(["red ball"]))
+    whole.collector.begin()
+    views, state = whole.collector.views[whole.collector.num_steps], whole.agent.begin(2)
+    acted = [agent.act(views, state, np.ones(2, bool), None).logits for agent in (whole.agent, kept)]
+    np.testing.assert_array_equal(*acted)
+
+
+def test_a_guide_reads_the_texts_that_the_agent_reads(tmp_path):
+    """Another encoder was taken: of the same size its vectors meant nothing to the guide, of another it broke off."""
+    for name in ("one", "other"):
+        tiny_encoder(tmp_path / name)
+    same = {"text_encoder": f"hf:{tmp_path / 'one'}"}
+    config = TrainRsConfig(
+        "ellm-dqn", env=ENV, sees="published", dqn=SMALL, steps=16, eval_episodes=1, out=tmp_path / "run", **same
+    )
+    guide = train_rs.run(config, Reporter()).path
+    assert learner(guide=guide, **same).agent.guide is not None
+    for other in ({"text_encoder": f"hf:{tmp_path / 'other'}"}, {"text_encoder": "hash"}, {**same, "compat": "e6"}):
+        with pytest.raises(UsageError, match="sees or does other things"):
+            learner(guide=guide, **other)
 
 
 def test_a_guide_is_for_training_alone():

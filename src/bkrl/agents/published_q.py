@@ -38,7 +38,6 @@ class PublishedNetwork(nn.Module):
 
     readers = ("pictures", "picture_features", "text_features", "joined")
     first, last = ("pictures.", "picture_features.", "text_features."), ("value.4.", "advantage.4.")
-    sees = "pictures and text"
 
     def __init__(self, num_actions: int, text_size: int) -> None:
         super().__init__()
@@ -111,6 +110,10 @@ class PublishedAgent(QAgent):
     @property
     def wants(self) -> tuple[ViewName, ...]:
         return (*super().wants, "image")
+
+    @property
+    def sees(self) -> Any:
+        return self.encoder.settings(), self.run_on
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -135,7 +135,8 @@ class HuggingFaceEncoder(_Remembering):
         here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder, **here)
-            self._model = AutoModel.from_pretrained(folder, **here).eval().requires_grad_(False)
+            with torch.device("cpu"):  # agents are built on "meta" first (`check_fit`), where nothing can be loaded
+                self._model = AutoModel.from_pretrained(folder, **here).eval().requires_grad_(False)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
             text = f"The text encoder {where} cannot be loaded ({reason(error)}); "
             remedy = "name the folder of a whole one." if is_place(where) else f"run `hf download {where}`."
