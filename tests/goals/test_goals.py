@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from bkrl.goals.tracker import GoalTracker, ProgressTracker
 from bkrl.labelers.answers import LONGEST_GOAL, MOST_GOALS
 from bkrl.learn.settings import DQNConfig
 from bkrl.methods import TrainRsConfig, find_method
+from bkrl.methods.goals import source_of
 from bkrl.rewards.goals import GoalReward
 from bkrl.runs.record import Run
 from bkrl.stages import evaluate, train_rs
@@ -380,6 +382,20 @@ def test_goals_of_another_run_are_replayed(tmp_path):
         train_rs.run(replace(again, env="Crafter-Typed-Harder", out=tmp_path / "no"), Reporter())
     with pytest.raises(UsageError, match="asks nobody"):
         train_rs.outlook(replace(again, dry_run=True))
+
+
+def test_goals_are_replayed_where_the_rules_are_the_same(tmp_path):
+    """Where a table costs more wood, situations with one wood have other numbers, and had no goals without a word."""
+    asked = settings(
+        tmp_path / "run", suggester="rules", steps=256, eval_every=256, env="Crafter-Typed-Harder@length=60"
+    )
+    replayed = replace(asked, suggester=f"replay:{train_rs.run(asked, Reporter()).path}", out=tmp_path / "no")
+    with ExitStack() as stack:
+        assert source_of(replace(replayed, env="Crafter-Typed-AttackCow"), stack).book.suggester.name.startswith(
+            "replay:"
+        )
+        with pytest.raises(UsageError, match="has other deeds or rules"):
+            source_of(replace(replayed, env="Crafter-Typed-Original"), stack)
 
 
 def test_a_policy_brings_its_goals_along(tmp_path, monkeypatch):

@@ -315,7 +315,7 @@ def _replayed(name: str, known: GoalSpace) -> Suggester:
     """The goals of another run.
 
     Raises:
-        UsageError: its goals were asked of nobody, or are of other deeds.
+        UsageError: its goals were asked of nobody, or are of other deeds or rules.
         InputError: there is no such run, or it is damaged.
     """
     from bkrl.agents import load_agent
@@ -331,8 +331,12 @@ def _replayed(name: str, known: GoalSpace) -> Suggester:
             f"--suggester {name}: that run asked nobody for its goals; name one with --suggester rules, openai:MODEL, "
             "local:NAME, gguf:PATH or hf:PATH."
         )
-    if source.book.situations.deeds != known.deeds:
-        raise UsageError(f"--suggester {name}: that run has other deeds ({source.env_id}).")
+    theirs = source.book.situations
+    # What a deed costs decides which situations are told apart, and so what their numbers mean
+    if theirs.deeds != known.deeds or theirs.composition(known.possible) != known.composition(known.possible):
+        raise UsageError(
+            f"--suggester {name}: that run has other deeds or rules ({source.env_id}); name one that has the same."
+        )
     facts = {"replay_of": run.facts["goals"]["suggester"], "replay_sha256": sha256(run.file("policy.json"))}
     return Replayed(name, source.book.goals, facts)
 
