@@ -17,7 +17,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.envs import env_spec, family, make_vec, situations
 from bkrl.envs.family import GoalSpace
 from bkrl.envs.symbols import Symbols
-from bkrl.goals.captions import NOTHING, Captioner
+from bkrl.goals.captions import NOTHING, Captioner, first_alike
 
 TRAIN_STEPS, TEST_STEPS, NUM_ENVS, EPOCHS, BATCH = 40_000, 10_000, 40, 4, 256
 
@@ -56,18 +56,17 @@ class LearntCaptioner(Captioner):
 
     def __init__(self, env_id: str, seed: int) -> None:
         facts, known = env_spec(env_id), situations(env_id)
-        first = {deed: number for number, deed in reversed(list(enumerate(known.deeds)))}
-        self._group = np.array([min(first[name] for name in same if name in first) for same in known.same])
+        self._group = first_alike(known)
         symbols = family(facts.family).symbols(facts.obs_shape)
         self.network = caption_network(symbols, len(known.deeds), 128, derive_seed(seed, "captioner"))
         rows, deeds = self._play(env_id, known, derive_seed(seed, "captioner", "train"), TRAIN_STEPS)
         self._train(rows, deeds, derive_seed(seed, "captioner", "order"))
         tested, true = self._play(env_id, known, derive_seed(seed, "captioner", "test"), TEST_STEPS)
         right = self._said(tested) == true
-        met = np.unique(true)
+        met = np.unique(true[true != NOTHING])
         self.figures = {
             "accuracy": float(right.mean()),
-            "balanced_accuracy": float(np.mean([right[true == deed].mean() for deed in met])),
+            "balanced_accuracy": float(np.mean([right[true == deed].mean() for deed in met] or [0.0])),
             "deeds_met": len(np.unique(deeds)) - (NOTHING in deeds),
         }
 

@@ -18,6 +18,12 @@ Success = Literal["action", "eval", "tried"]
 NOTHING = -1
 
 
+def first_alike(situations: GoalSpace) -> NDArray[np.int64]:
+    """(A,) for each action the first one whose deed is the same, perhaps by another name."""
+    first = {deed: number for number, deed in reversed(list(enumerate(situations.deeds)))}
+    return np.array([min(first[name] for name in same if name in first) for same in situations.same])
+
+
 class Captioner:
     """Says of each transition which deed it was.
 
@@ -57,6 +63,7 @@ class TrueCaptioner(Captioner):
 class NoisyCaptioner(Captioner):
     """The truth with a stated accuracy: otherwise another possible deed, or nothing, all equally likely.
 
+    A deed counts once, however many actions and names it has.
     Draws are named after the step, so that they are the same whenever a run goes on.
 
     Args:
@@ -68,8 +75,9 @@ class NoisyCaptioner(Captioner):
 
     def __init__(self, told: Captioner, situations: GoalSpace, accuracy: float, seed: int) -> None:
         self.told, self.accuracy, self.seed = told, accuracy, seed
+        self._group = first_alike(situations)
         possible = [number for number, deed in enumerate(situations.deeds) if deed in situations.possible]
-        self._others = np.array([NOTHING, *possible])
+        self._others = np.array([NOTHING, *np.unique(self._group[possible])])
         self.steps = 0
 
     def __call__(
@@ -80,7 +88,7 @@ class NoisyCaptioner(Captioner):
         self.steps += 1
         wrong = rng.random(len(true)) >= self.accuracy
         # One of the others: a draw among all but one, moved on past the true one where that is among them
-        place = np.argmax(self._others == true[:, None], 1)
-        known = (self._others == true[:, None]).any(1)
+        same = self._others == np.where(true == NOTHING, NOTHING, self._group[true])[:, None]
+        place, known = np.argmax(same, 1), same.any(1)
         drawn = (rng.random(len(true)) * (len(self._others) - known)).astype(np.int64)
         return np.where(wrong, self._others[drawn + (known & (drawn >= place))], true)

@@ -10,7 +10,7 @@ from bkrl.core.jit import kernel
 from bkrl.core.seeds import generator
 from bkrl.data.views import Views
 from bkrl.goals.book import QUALITIES, BaseBook, GoalBook
-from bkrl.goals.captions import NOTHING, Captioner, TrueCaptioner
+from bkrl.goals.captions import NOTHING, Captioner, TrueCaptioner, first_alike
 
 PayRule = Literal["once", "damped", "always"]
 """once: a deed pays once an episode (the paper's novelty bias). damped: the n-th payment of a deed in training is
@@ -107,8 +107,7 @@ class GoalTracker(BaseTracker):
         self.counted = counted
         self.captioner: Captioner = captioner or TrueCaptioner()
         self._seen = np.zeros((N, 0), np.uint8)
-        first = {deed: number for number, deed in reversed(list(enumerate(deeds)))}
-        self._group = np.array([min(first[name] for name in same if name in first) for same in book.situations.same])
+        self._group = first_alike(book.situations)
         self._rows = np.zeros(N, np.int64)
         # By the first deed of each group: how often it was paid in the episode, and how often it can be
         self._done = np.zeros((N, len(deeds)), np.int64)
