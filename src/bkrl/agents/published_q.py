@@ -38,6 +38,7 @@ class PublishedNetwork(nn.Module):
 
     readers = ("pictures", "picture_features", "text_features", "joined")
     first, last = ("pictures.", "picture_features.", "text_features."), ("value.4.", "advantage.4.")
+    sees: Any = None  # which texts, as its agent says
 
     def __init__(self, num_actions: int, text_size: int) -> None:
         super().__init__()
@@ -103,6 +104,7 @@ class PublishedAgent(QAgent):
     def __init__(self, network: PublishedNetwork, *who: Any, encoder: TextEncoder, run_on: bool = False) -> None:
         super().__init__(network, *who)
         self.encoder, self.run_on = encoder, run_on
+        network.sees = (encoder.settings(), run_on)
         self._known = situations(self.env_id)
         self._symbols = math.prod(env_spec(self.env_id).obs_shape)
         self._texts: dict[bytes, NDArray[np.float32]] = {}
@@ -110,10 +112,6 @@ class PublishedAgent(QAgent):
     @property
     def wants(self) -> tuple[ViewName, ...]:
         return (*super().wants, "image")
-
-    @property
-    def sees(self) -> Any:
-        return self.encoder.settings(), self.run_on
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -122,11 +122,6 @@ class QAgent(GoalAgent):
         return super().wants if self.sees_goals else ("symbols",)
 
     @property
-    def sees(self) -> Any:
-        """How its network is shown what is there: the same for an agent and its guide."""
-        return self.module.sees
-
-    @property
     def spec(self) -> dict[str, Any]:
         source = self.goals.to_json() if self.goals is not None else None
         return {"name": "q", **self.module.spec, "sees_goals": self.sees_goals, "goals": source}

@@ -128,7 +128,7 @@ def value_agent(
     if settings.guide is not None:
         guide = load_agent(Run.open(settings.guide, "train-rs").path)
         alike = type(guide) is type(agent) and guide.action_names == agent.action_names
-        if not isinstance(guide, QAgent) or not alike or guide.sees != agent.sees:
+        if not isinstance(guide, QAgent) or not alike or guide.module.sees != agent.module.sees:
             raise UsageError(
                 f"--guide {settings.guide}: its policy sees or does other things than this one; train it by the same "
                 "--alg and settings."
