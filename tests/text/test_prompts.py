@@ -90,6 +90,26 @@ def test_the_actions_of_an_env_stand_under_their_own_names() -> None:
     assert "\n- `done`: ends the episode" in actions("MiniGrid-GoToDoor-5x5-v0")
 
 
+def test_where_other_rules_hold_the_description_says_so() -> None:
+    """Of moving obstacles it said that nothing moves and that to walk into one does nothing, and it named actions that
+    there are not; where `pickup` toggles it said that it picks up."""
+
+    def world(env_id: str) -> str:
+        return pair_prompt(env_card(env_id), PLAIN, PLAIN)[0][1]
+
+    plain = world("MiniGrid-Empty-5x5-v0")
+    assert "Nothing moves but the agent." in plain
+    assert "block the way; then nothing happens" in plain
+    assert "\n- `pickup`: pick up the object" in plain
+    moving = world("MiniGrid-Dynamic-Obstacles-5x5-v0")
+    assert "Nothing moves" not in moving
+    assert "Balls move by chance" in moving
+    assert "a ball directly in front it ends the episode in failure.\n\n" in moving
+    assert not [name for name in ("pickup", "drop", "toggle", "done") if f"`{name}`" in moving]
+    assert "\n- `pickup`: does the same as `toggle`" in world("MiniGrid-MemoryS7-v0")
+    assert "\n- `pick up`: does the same as `toggle`" in world("MiniGrid-MemoryS7-v0@actions=canonical")
+
+
 def test_the_env_stands_first_and_is_the_same_in_every_request() -> None:
     other = SegmentText(("You see a red ball 1 step forward.", "x"), ("right",))
     assert pair_prompt(CARDS[0], PLAIN, other)[0] == pair_prompt(CARDS[0], other, other)[0]
