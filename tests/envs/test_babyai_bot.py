@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import Episode, play
@@ -16,7 +17,21 @@ from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import UsageError
 from bkrl.envs import env_spec, make_vec
 from bkrl.envs.babyai.bot import MAX_CELLS
-from bkrl.envs.babyai.constants import BALL, BOX, CLOSED, DOOR, EMPTY, KEY, LAVA, LOCKED, NO_TASK, OPEN, PUT_NEXT, WALL
+from bkrl.envs.babyai.constants import (
+    BALL,
+    BOX,
+    CLOSED,
+    DOOR,
+    EMPTY,
+    FORWARD,
+    KEY,
+    LAVA,
+    LOCKED,
+    NO_TASK,
+    OPEN,
+    PUT_NEXT,
+    WALL,
+)
 from bkrl.envs.babyai.state import MEMBER_SHIFT, TRACKED_SHIFT
 
 PUBLISHED = {
@@ -216,6 +231,29 @@ def test_what_was_not_seen_makes_no_difference() -> None:
         raw, _, terminated, truncated, _ = envs.step(acted.actions)
         state, started = dict(acted.state), terminated | truncated
     assert hidden > 100_000
+
+
+def test_moving_by_chance_it_knows_its_own_map_alone() -> None:
+    """It looked at the terrain of the env before it in the batch, so that episodes depended on how many ran at once."""
+    env_id, num_envs = "BabyAI-GoToImpUnlock-v0", 16
+    agent, envs = BotAgent.of(env_id), make_vec(env_id, num_envs)
+    views, _ = envs.reset(seed=0)
+    rng, started, memory = np.random.default_rng(0), np.ones(num_envs, bool), agent.bot.begin(num_envs)
+
+    def act(these: slice) -> NDArray[np.int64]:
+        copies = {name: part[these].copy() for name, part in memory.items()}
+        return agent.bot.act(envs.env_states()[these], views[these], copies, started[these])
+
+    went = 0
+    for _ in range(30):
+        agent.bot.act(envs.env_states(), views, memory, started)  # now nothing is new
+        started[:], memory["idle"][:] = False, 20 * 16 + 3
+        together = act(slice(None))
+        assert together.tolist() == [int(act(slice(n, n + 1))[0]) for n in range(num_envs)]
+        went += (together == FORWARD).sum()
+        views, _, terminated, truncated, _ = envs.step(rng.integers(0, 3, num_envs))
+        started = terminated | truncated
+    assert went > 30
 
 
 def test_it_goes_on_from_wherever_chance_has_led() -> None:

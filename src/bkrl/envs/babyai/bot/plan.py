@@ -103,9 +103,8 @@ def act_bots(
             idle[n], done[n] = 0, progress
         spot = spots[n : n + 1]
         mind = Mind(grids[n], env, seen, stride, terrain, wanted, avoid, spot, parent, queue, later, first, states)
-        action = NONE
-        if idle[n] < PATIENCE or idle[n] // 16 % 2:
-            action = decide(mind, num_actions <= c.TOGGLE)
+        aimless = idle[n] >= PATIENCE and idle[n] // 16 % 2 == 0
+        action = decide(mind, num_actions <= c.TOGGLE, aimless)
         if action == NONE or action >= num_actions:
             action = wander(mind)
         actions[n] = action
@@ -142,8 +141,8 @@ def wander(mind: Any) -> int:
 
 
 @helper
-def decide(mind: Any, moves_only: bool) -> int:
-    """The next action; NONE where there is nothing left to try."""
+def decide(mind: Any, moves_only: bool, aimless: bool) -> int:
+    """The next action; NONE where there is nothing left to try, or nothing is to be: then the terrain is new alone."""
     env = mind.env
     mind.avoid[:] = 0
     clause = 2 if env.in_sequence and env.first_clause_done else 0
@@ -154,6 +153,8 @@ def decide(mind: Any, moves_only: bool) -> int:
             fixed = fixed or env.task[task] in (c.PICK_UP, c.PUT_NEXT)
             shut = shut or env.task[task] == c.OPEN_DOOR
     survey(mind, fixed, shut)
+    if aimless:
+        return NONE
     if own:
         action = attempt_own(mind)
         return action if action != NONE else pursue(mind, UNKNOWN, 0, c.FORWARD, NONE, 0)
