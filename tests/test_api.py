@@ -279,6 +279,9 @@ def test_what_ones_own_functions_return_is_what_they_promise():
     Still.seen = np.zeros((1, 1), np.uint8)
     with pytest.raises(UsageError, match=r"of uint8 and shape \(1, 1\)"):
         env.step(0)
+    Still.seen = np.array([9], np.uint8)  # it was taken, and read as the 8 that is the last category
+    with pytest.raises(UsageError, match=r"observation with the value 9, and its space is Box\(0, 8, \(1,\), uint8\)"):
+        env.step(0)
     with pytest.raises(UsageError, match="caption function of still returned 7 captions for 2 observations"):
         known.caption(np.zeros((2, 1), np.uint8))
     with pytest.raises(UsageError, match="'Still-1' has no option 'render_mode': the function that makes it"):
@@ -287,6 +290,8 @@ def test_what_ones_own_functions_return_is_what_they_promise():
     wider = replace(facts, obs_shape=(2,))
     with pytest.raises(UsageError, match="Still-2 has other observations or actions than Still-1"):
         known.add(replace(wider, env_id="Still-2"), Still, list, np.full(2, 5, np.uint8))
+    with pytest.raises(UsageError, match="Still-2 has other bounds than Still-1; give it the same ones"):  # was let in
+        known.add(replace(facts, env_id="Still-2"), Still, list, np.full(1, 200, np.uint8))
     known.add(wider, Still, list, np.full(2, 5, np.uint8))  # the same env once more, as when a notebook goes on
     assert known.symbols((2,)).sizes == (6, 6)
 
@@ -301,6 +306,27 @@ for name in ("Line-8", "bkrl/Line-8"):
 """
     done = subprocess.run([sys.executable, "-c", PLUGIN + look], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["uint8", "30"] * 2
+
+
+def test_an_environment_of_ones_own_that_wraps_one_of_ours_keeps_its_own_actions():
+    """As a vector environment it had those of the env inside, which it then refused."""
+    code = """
+import bkrl, gymnasium
+from bkrl.envs import captioner
+class Moves(gymnasium.ActionWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = gymnasium.spaces.Discrete(3)
+    def action(self, action):
+        return action
+caption = lambda seen: captioner("BabyAI-GoToLocal-v0")(seen)
+bkrl.register_env("Moves-1", lambda: Moves(bkrl.make("BabyAI-GoToLocal-v0")), caption, max_steps=9)
+print(gymnasium.make("bkrl/Moves-1").action_space, gymnasium.make_vec("bkrl/Moves-1", 2).single_action_space)
+kept = bkrl.make_vec("BabyAI-GoToLocal-v0@actions=restricted", 2, backend="reference")
+print(kept.single_action_space, kept.env_spec.env_id)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Discrete(3)"] * 3 + ["BabyAI-GoToLocal-v0@actions=restricted"]
 
 
 def test_the_bounds_of_an_environment_say_what_its_views_show():

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -85,12 +85,11 @@ class OwnFamily(Family):
 
     def add(self, card: EnvSpec, make: Make, caption: Caption, high: NDArray[np.uint8]) -> None:
         """One more environment, or one of before that is another now."""
-        for other, *_ in self._made.values():
+        for other, _, bounds in self._made.values():
             same = (other.obs_shape, other.action_names) == (card.obs_shape, card.action_names)
-            if other.env_id != card.env_id and not same:
-                raise UsageError(
-                    f"{card.env_id} has other observations or actions than {other.env_id}; give it another family."
-                )
+            if other.env_id != card.env_id and not (same and np.array_equal(bounds, high)):
+                what = f"{'bounds' if same else 'observations or actions'} than {other.env_id}"
+                raise UsageError(f"{card.env_id} has other {what}; give it the same ones, or another family.")
         self._made[card.env_id], self._caption = (card, make, high), caption
 
     def symbols(self, obs_shape: Sequence[int], high: NDArray[Any] | None = None) -> Symbols:
@@ -135,8 +134,11 @@ class _Success(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._checked(seen), reward, terminated, truncated, {**info, "success": bool(reached)}
 
     def _checked(self, seen: Any) -> Any:
-        found = np.asarray(seen)
-        if found.dtype != np.uint8 or found.shape != self.observation_space.shape:
-            what = f"{type(self.unwrapped).__name__} returned an observation of {found.dtype} and shape {found.shape}"
-            raise UsageError(f"{what}, and its space is {self.observation_space}; make it return what its space says.")
-        return found
+        found, space = np.asarray(seen), cast(spaces.Box, self.observation_space)
+        what = f"of {found.dtype} and shape {found.shape}"
+        if found.dtype == np.uint8 and found.shape == space.shape:
+            if not (beyond := found[(found < space.low) | (found > space.high)]).size:
+                return found
+            what = f"with the value {beyond[0]}"
+        what = f"{type(self.unwrapped).__name__} returned an observation {what}"
+        raise UsageError(f"{what}, and its space is {space}; make it return what its space says.")

@@ -8,6 +8,7 @@ from gymnasium import Env
 from numpy.typing import NDArray
 
 from bkrl.envs.family import EnvSpec
+from bkrl.envs.single import BaseEnv
 from bkrl.envs.vector import BaseVectorEnv, Moved, Obs
 
 Make = Callable[[], Env[Any, Any]]
@@ -28,7 +29,9 @@ class ReferenceVectorEnv(BaseVectorEnv):
         self, env_spec: EnvSpec, make: Make, num_envs: int, achievements: Sequence[str] = (), **kwargs: Any
     ) -> None:
         self.envs = [make() for _ in range(max(num_envs, 1))]
-        env_spec = getattr(self.envs[0].unwrapped, "env_spec", env_spec)  # with the options that it was made with
+        made = self.envs[0].unwrapped
+        if isinstance(made, BaseEnv) and made.env_spec.env_id == env_spec.env_id:  # not one that one's own env wraps
+            env_spec = made.env_spec  # with the options that it was made with
         super().__init__(env_spec, num_envs, self.envs[0].observation_space, **kwargs)
         self._achievements = achievements
         self._shown: list[Any] = [None] * num_envs

@@ -103,8 +103,7 @@ def act_bots(
             idle[n], done[n] = 0, progress
         spot = spots[n : n + 1]
         mind = Mind(grids[n], env, seen, stride, terrain, wanted, avoid, spot, parent, queue, later, first, states)
-        aimless = idle[n] >= PATIENCE and idle[n] // 16 % 2 == 0
-        action = decide(mind, num_actions <= c.TOGGLE, aimless)
+        action = decide(mind, num_actions <= c.TOGGLE, idle[n] >= PATIENCE and idle[n] // 16 % 2 == 0)
         if action == NONE or action >= num_actions:
             action = wander(mind)
         actions[n] = action
