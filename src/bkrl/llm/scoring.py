@@ -32,9 +32,6 @@ class OptionScorer:
     def __init__(self, model: Any) -> None:
         self.model = model
         self._states: OrderedDict[Tokens, _State] = OrderedDict()
-        config = model.config.get_text_config()
-        self._window = getattr(config, "sliding_window", None) or 0
-        self._kinds = set(getattr(config, "layer_types", None) or ())
         given = signature(model.forward).parameters
         self._cache = "cache" if "cache" in given else "past_key_values"  # its name until transformers 5.23
 
@@ -116,13 +113,9 @@ class OptionScorer:
         seen = torch.from_numpy(tree.seen()).to(device)
         depth = torch.tensor(tree.depths, device=device)
         before = torch.cat([torch.arange(past, device=device), depth])
-        near = seen & (depth[:, None] - before[None] < self._window) if self._window else seen
-        masks: Any = _additive(seen if self._kinds else near, self.model.dtype)
-        if "sliding_attention" in self._kinds:
-            masks = {"full_attention": masks, "sliding_attention": _additive(near, self.model.dtype)}
         out = self.model(
             input_ids=torch.tensor([tree.tokens], device=device),
-            attention_mask=masks,
+            attention_mask=attention_masks(self.model, _additive(seen, self.model.dtype), depth, before),
             position_ids=depth[None],
             use_cache=True,
             logits_to_keep=torch.tensor(places, device=device),
@@ -170,6 +163,28 @@ class _Tree:
             seen[place] = prefix if parent < 0 else seen[parent]
             seen[place, self.start + place] = True
         return seen
+
+
+def attention_masks(model: Any, seen: torch.Tensor, depths: torch.Tensor, before: torch.Tensor) -> Any:
+    """What the layers of a model are told that tokens see; one that has windows sees no further back than they are.
+
+    Args:
+        model: a causal one.
+        seen: (…, tokens, keys), which keys each token sees: bool, or what attention adds to its scores.
+        depths, before: (…, tokens) and (…, keys), their positions.
+
+    Returns:
+        a mask as `seen`, or one for each kind of layer where only some have windows.
+    """
+    config = model.config.get_text_config()
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None) or ()
+    near = seen
+    if window:
+        unseen = torch.finfo(seen.dtype).min if seen.is_floating_point() else False
+        near = seen.masked_fill(depths[..., :, None] - before[..., None, :] >= window, unseen)
+    if "sliding_attention" in kinds:
+        return {"full_attention": seen, "sliding_attention": near}
+    return seen if kinds else near
 
 
 def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -23,12 +23,21 @@ PROMPTS = [
     "ball",
 ]
 SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+WINDOW = 6
+KINDS = ["sliding_attention", "sliding_attention", "full_attention"]
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2, "decoder_start_token_id": 0}
 CONFIGS = {
     "t5": ("seq2seq", "T5Config", T5),
     "flan-t5": ("seq2seq", "T5Config", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "qwen2": ("causal", "Qwen2Config", {**SHAPE, "num_key_value_heads": 2, "tie_word_embeddings": True}),
     "llama": ("causal", "LlamaConfig", {**SHAPE, "num_key_value_heads": 4}),
+    "mistral": ("causal", "MistralConfig", {**SHAPE, "num_key_value_heads": 4, "sliding_window": WINDOW}),
+    "gemma3": (
+        "causal",
+        "Gemma3TextConfig",
+        {**SHAPE, "num_key_value_heads": 4, "head_dim": 8, "sliding_window": WINDOW, "layer_types": KINDS},
+    ),
+    "granite": ("causal", "GraniteConfig", {**SHAPE, "num_key_value_heads": 4, "embedding_multiplier": 3.0}),
 }
 BOTH = ("flan-t5", "qwen2")
 
@@ -226,9 +235,14 @@ def test_normalised_scores(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "frozen"), [("flan-t5", -1), ("flan-t5", 1), ("t5", 2), ("qwen2", 2), ("qwen2", 3), ("llama", 1)]
-)
+    ("name", "frozen"),
+    [
+        ("flan-t5", -1), ("flan-t5", 1), ("t5", 2), ("qwen2", 2), ("qwen2", 3), ("llama", 1), ("mistral", 2),
+        ("gemma3", 1), ("gemma3", 2),
+    ],
+)  # fmt: skip
 def test_states_of_frozen_layers_can_be_kept(name, frozen):
+    """Layers above frozen ones had the masks and rotations of the first layers in a model whose layers differ."""
     lm = model(name)
     prepare(lm, Trainable(frozen=frozen), seed=0)
     scorer = Scorer(lm, NAMES, frozen=max(0, frozen))
@@ -236,11 +250,38 @@ def test_states_of_frozen_layers_can_be_kept(name, frozen):
     prompts = scorer.prompts([*PROMPTS, PROMPTS[2]])
     kept = scorer.lower(prompts)
     plain, split = scorer(prompts), scorer(prompts, kept)
+    assert scorer.packed
     torch.testing.assert_close(split.scores, plain.scores, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(split.hidden, plain.hidden, rtol=1e-5, atol=1e-5)
     trained = [parameter for parameter in lm.model.parameters() if parameter.requires_grad]
     gradients = [torch.autograd.grad(one.logits[:, 0].sum(), trained, allow_unused=True) for one in (plain, split)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_first_prompts_may_be_shorter_than_a_window():
+    """Only they are scored both ways, so that longer prompts were looked at beyond the window, without a word."""
+    for name in ("mistral", "gemma3"):
+        scorer = Scorer(model(name), NAMES)
+        scorer(Prompts.of([[7, 8], [9]]))
+        scored = scorer(scorer.prompts(PROMPTS)).scores
+        assert scorer.packed
+        torch.testing.assert_close(scored, Scorer(scorer.lm, NAMES, packed=False)(scorer.prompts(PROMPTS)).scores)
+
+
+@torch.no_grad()
+def test_a_model_that_multiplies_what_it_is_fed_is_not_split(monkeypatch):
+    """It multiplied the states of frozen layers, too; where its config is silent about that, the check finds it."""
+    lm = model("granite")
+    prepare(lm, Trainable(frozen=1), seed=0)
+    assert not Scorer(lm, NAMES, frozen=1).can_split()
+    lm.model.config.embedding_multiplier = 1.0
+    scorer = Scorer(lm, NAMES, frozen=1)
+    prompts = scorer.prompts(PROMPTS)
+    assert scorer.can_split()
+    with pytest.warns(RuntimeWarning, match="granite does not score packed candidates as .* one by one from here on"):
+        scored = scorer(prompts, scorer.lower(prompts)).scores
+    torch.testing.assert_close(scored, Scorer(lm, NAMES, packed=False)(prompts).scores)
 
 
 @torch.no_grad()

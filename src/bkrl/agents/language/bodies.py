@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bkrl.agents.language import t5
 from bkrl.agents.language.packing import Forest, Packed, Prompts, Tokens, begun_alike, buckets, forest, tree
+from bkrl.llm.scoring import attention_masks
 
 Lower = Mapping[str, Tensor]
 """States of the frozen part by name, each (B, …, D); {} where nothing is frozen."""
@@ -145,9 +146,14 @@ class Causal:
         return [torch.from_numpy(part).to(prompts.tokens.device) for part in np.split(order, starts[1:])]
 
     def below(self) -> list[nn.Parameter]:
-        """Embeddings and the lower layers."""
-        named = dict(self.decoder.named_children())
-        if not self.frozen or "layers" not in named or "norm" not in named:
+        """Embeddings and the lower layers; [] for a model that multiplies what it is fed, states in their place too."""
+        named, config = dict(self.decoder.named_children()), self.model.config.get_text_config().to_dict()
+        if (
+            not self.frozen
+            or "layers" not in named
+            or "norm" not in named
+            or config.get("embedding_multiplier", 1) != 1
+        ):
             return []
         parts = [self.decoder.get_input_embeddings(), *named["layers"][: self.frozen]]
         return [parameter for part in parts for parameter in part.parameters()]
@@ -163,7 +169,8 @@ class Causal:
         trees, S = self._trees(prompts), prompts.tokens.shape[1]
         if lower:
             begun = torch.cat([lower["states"][:, :S], lower["nodes"]], 1).flatten(0, 1)
-            with replaced(self.decoder, layers=self.decoder.layers[self.frozen :]):
+            upper = nn.ModuleList([*[_Passed()] * self.frozen, *self.decoder.layers[self.frozen :]])
+            with replaced(self.decoder, layers=upper):
                 states = self._run(trees, {"inputs_embeds": begun[trees.sources].unflatten(0, trees.tokens.shape)})
         else:
             states = self._run(trees, {"input_ids": trees.tokens})
@@ -197,8 +204,17 @@ class Causal:
 
     def _run(self, trees: Forest, fed: Mapping[str, Tensor]) -> Tensor:
         """(C N, D) states of the trees' tokens."""
-        out = self.decoder(**fed, attention_mask=trees.looks, position_ids=trees.depths, use_cache=False)
+        at = trees.depths[:, None]
+        masks = attention_masks(self.model, trees.looks, at, at)
+        out = self.decoder(**fed, attention_mask=masks, position_ids=trees.depths, use_cache=False)
         return out.last_hidden_state.flatten(0, 1)
+
+
+class _Passed(nn.Module):
+    """In the place of a layer that has done its work: those above keep their numbers, by which models choose masks."""
+
+    def forward(self, states: Tensor, *_: Any, **__: Any) -> Tensor:
+        return states
 
 
 @contextmanager
