@@ -478,6 +478,23 @@ def test_what_goes_on_twice_keeps_the_settings_of_the_first_run(tmp_path: Path) 
     assert spec["lm"]["seed"] == derive_seed(3, "weights"), "where all is trained the model's seed is the run's own"
 
 
+def test_it_goes_on_where_layers_compute_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that was trained in float32 was refused where layers compute in bfloat16, and the other way round."""
+    monkeypatch.setattr("bkrl.agents.language.models.LARGE", 0)
+    monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: False)
+    lm, small = replace(TINY, lm="tiny-causal", window=1), {"steps": 4, "eval_every": 4, "eval_episodes": 1}
+    small["ppo"] = replace(PPO, num_envs=2, num_steps=2, num_minibatches=1)
+    start = train_rs.run(settings(tmp_path / "start", **small, lm=lm), Reporter()).path
+    monkeypatch.setattr("bkrl.agents.language.adapters.multiplies_bf16", lambda device: True)
+    made: Any = find_method("glam").build(settings(tmp_path / "on", lm=lm, init_from=start))  # type: ignore[union-attr]
+    assert made.learner.agent.settings.training.half
+    made.close()
+    with pytest.raises(InputError, match="another than this one"):
+        find_method("glam").build(  # type: ignore[union-attr]
+            settings(tmp_path / "no", lm=replace(lm, frozen=1), init_from=start)
+        )
+
+
 def test_a_fall_below_the_start_is_said_and_ends_training_where_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

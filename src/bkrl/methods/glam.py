@@ -257,7 +257,8 @@ def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> 
         fresh = {name: one for name, one in agent.module.state_dict().items() if name.startswith(of_values)}
         weights = {name: one for name, one in weights.items() if not name.startswith(of_values)} | fresh
     problem = misfit(agent.module, weights)
-    if problem or other.settings.training != agent.settings.training:
+    alike = replace(other.settings.training, half=agent.settings.training.half)  # as layers compute here
+    if problem or alike != agent.settings.training:
         why = problem or f"it trained {other.settings.training}"
         raise InputError(
             f"--init-from: the policy of {source} is another than this one ({why}); give the same --lm, --train, "
