@@ -120,6 +120,8 @@ def _lines(sentences: Sequence[str], labels: Labels) -> str:
 # Sentences are given without full stops.
 Form: TypeAlias = Callable[[Sequence[Turn], str, Sequence[str], Labels], str | Chat]
 FORMS: Final[Mapping[str, Form]] = {"glam": glam, "lamorel": lamorel, "balrog": balrog}
+PRESENT_ONLY: Final = (lamorel,)
+"""The forms that show no history."""
 
 
 def prompts(form: Form, views: Views, worded: Worded) -> tuple[list[str | Chat], NDArray[np.int64]]:

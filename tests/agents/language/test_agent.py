@@ -234,6 +234,19 @@ WORDINGS = [
 ]
 
 
+def test_a_form_that_shows_the_present_only_asks_for_no_history():
+    """Moments that differ in their history alone made equal prompts, each of which was read."""
+    played, read = [], []
+    for count in (1, 3):
+        agent = agent_of(settings=replace(SMALL, form="lamorel", observations=count))
+        episodes = play(agent, make_vec(f"{ENV}@max_steps=24", 3), 3, seed=3)
+        played.append([(one.seed, one.length, one.success) for one in episodes])
+        read.append(agent.counted["prompts"])
+        assert agent.observations == count
+    assert played[0] == played[1]
+    assert read[0] == read[1]
+
+
 @pytest.mark.parametrize("wording", WORDINGS)
 def test_whole_episodes_in_any_wording(wording):
     """Every wording of the generalisation tests runs to the end, from the prompt to the last action."""
