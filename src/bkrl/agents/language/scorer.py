@@ -218,7 +218,7 @@ class Scorer:
         half, self.half = self.half, False
         try:
             with torch.autocast(prompts.tokens.device.type, enabled=False):
-                said = self._score(some, self.lower(some) if self.can_split() else {})[0]
+                said = self._score(some, self.body.lower(some) if self.can_split() else {})[0]
                 self.packed = False
                 plain = self._score(some, {})[0]
         finally:
