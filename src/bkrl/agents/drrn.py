@@ -32,7 +32,7 @@ from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import env_spec
 from bkrl.envs.vector import BaseVectorEnv
-from bkrl.text.policy_prompts import FORMS, prompts
+from bkrl.text.policy_prompts import FORMS, prompts, wants_of
 from bkrl.text.tokenizer import Tokenizer
 from bkrl.text.wording import Wording
 
@@ -133,7 +133,7 @@ class DRRNAgent(Agent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        return wants_of(self.reading)
+        return wants_of(self.reading.form, self.reading.observations)
 
     def reworded(self, wording: Wording, env_id: str) -> DRRNAgent:
         """The same agent in another wording and another env, whose actions may be others."""
@@ -212,9 +212,8 @@ def new_drrn(envs: BaseVectorEnv, vocabulary: int, reading: Reading, wording: Wo
         reading, wording: see `DRRNAgent`.
         seed: of the weights.
     """
-    view = Viewer(
-        envs, SimpleNamespace(wants=wants_of(reading), wording=wording, observations=reading.observations, goals=None)
-    )
+    wants, observations = wants_of(reading.form, reading.observations), reading.observations
+    view = Viewer(envs, SimpleNamespace(wants=wants, wording=wording, observations=observations, goals=None))
     worded, rng, N = wording.of(envs.env_spec), generator(seed, "corpus"), envs.num_envs
     seen, started = envs.reset(seed=derive_seed(seed, "corpus"))[0], np.ones(N, bool)
     corpus: list[Any] = list(worded.action_names)
@@ -228,8 +227,3 @@ def new_drrn(envs: BaseVectorEnv, vocabulary: int, reading: Reading, wording: Wo
     network = DRRNNetwork.empty(tokenizer.size)
     network.initialise(torch.Generator().manual_seed(seed))
     return DRRNAgent(network, tokenizer, envs.env_spec.env_id, reading, wording)
-
-
-def wants_of(reading: Reading) -> tuple[ViewName, ...]:
-    """What an agent that reads so wants."""
-    return ("text", "mission", "history") if reading.observations > 1 else ("text", "mission")

@@ -124,6 +124,12 @@ PRESENT_ONLY: Final = (lamorel,)
 """The forms that show no history."""
 
 
+def wants_of(form: str, observations: int) -> tuple[ViewName, ...]:
+    """What an agent wants that reads so many observations in a form, by its name."""
+    past = observations > 1 and FORMS[form] not in PRESENT_ONLY
+    return ("text", "mission", "history") if past else ("text", "mission")
+
+
 def prompts(form: Form, views: Views, worded: Worded) -> tuple[list[str | Chat], NDArray[np.int64]]:
     """The prompts of N agents, equal ones once.
 

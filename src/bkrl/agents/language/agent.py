@@ -32,7 +32,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import atomic_write, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import env_spec
-from bkrl.text.policy_prompts import FORMS, PRESENT_ONLY, Chat, prompts
+from bkrl.text.policy_prompts import FORMS, Chat, prompts, wants_of
 from bkrl.text.wording import Wording
 
 _KEPT_BYTES = 2**29
@@ -191,8 +191,7 @@ class LanguageAgent(TrainableAgent):
 
     @property
     def wants(self) -> tuple[ViewName, ...]:
-        shown = self.observations > 1 and FORMS[self.settings.form] not in PRESENT_ONLY
-        return ("text", "mission", "history") if shown else ("text", "mission")
+        return wants_of(self.settings.form, self.observations)
 
     @property
     def spec(self) -> dict[str, Any]:
