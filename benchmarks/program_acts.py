@@ -9,6 +9,7 @@ scale from -1 to 0 that the dataset gives. Each seed begins with the episodes in
 
 * `success_rate`, `low`, `high`: mean over seeds 6 to 13, with a 95 % interval (Student's t over seeds).
 * `seed_6`, …: of one seed.
+* `score`: Crafter's, over all episodes, where the env unlocks achievements.
 * `episodes`: in all.
 """
 
@@ -40,6 +41,7 @@ from bkrl.runs.inputs import dataset_at
 from bkrl.runs.record import Run
 from bkrl.stages import collect, label
 from bkrl.stats.intervals import t_interval
+from bkrl.stats.scores import geometric_score
 from command_line import parser_of, show
 
 SEEDS = range(6, 14)
@@ -105,17 +107,19 @@ def measure(labels: Path, env_id: str, episodes: int, seeds: range) -> dict[str,
         ProgramAgent(env_id, table, raw.reads.horizon, in_place(told)[1]),
         make_vec(env_id, min(ENVS, episodes)),
     )
-    rates = {}
+    rates, unlocked = {}, []
     for seed in seeds:
-        played = play(agent, envs, episodes, seed=derive_seed(seed, "evaluation"))
+        played = list(play(agent, envs, episodes, seed=derive_seed(seed, "evaluation")))
         rates[seed] = float(np.mean([one.success for one in played]))
+        unlocked += [one.unlocked for one in played]
     envs.close()
     table.close()
     raw.close()
     interval = t_interval(np.array(list(rates.values())))
     by_seed = {f"seed_{seed}": rate for seed, rate in rates.items()}
     whole = {"success_rate": interval.estimate, "low": interval.low, "high": interval.high}
-    return {**whole, **by_seed, "episodes": episodes * len(seeds)}
+    score = {"score": float(geometric_score(np.mean(unlocked, axis=0)))} if np.size(unlocked) else {}
+    return {**whole, **by_seed, **score, "episodes": episodes * len(seeds)}
 
 
 def main() -> None:
