@@ -147,7 +147,7 @@ class Causal:
 
     def below(self) -> list[nn.Parameter]:
         """Embeddings and the lower layers; [] for a model that multiplies what it is fed, states in their place too."""
-        named, config = dict(self.decoder.named_children()), self.model.config.get_text_config().to_dict()
+        named, config = dict(self.decoder.named_children()), vars(self.model.config.get_text_config())
         if not self.frozen or not {"layers", "norm"} <= named.keys() or config.get("embedding_multiplier", 1) != 1:
             return []
         parts = [self.decoder.get_input_embeddings(), *named["layers"][: self.frozen]]
