@@ -135,10 +135,10 @@ class _Success(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _checked(self, seen: Any) -> Any:
         found, space = np.asarray(seen), cast(spaces.Box, self.observation_space)
+        if found.dtype == np.uint8 and space.contains(found):
+            return found
         what = f"of {found.dtype} and shape {found.shape}"
         if found.dtype == np.uint8 and found.shape == space.shape:
-            if not (beyond := found[(found < space.low) | (found > space.high)]).size:
-                return found
-            what = f"with the value {beyond[0]}"
+            what = f"with the value {found[(found < space.low) | (found > space.high)][0]}"
         what = f"{type(self.unwrapped).__name__} returned an observation {what}"
         raise UsageError(f"{what}, and its space is {space}; make it return what its space says.")

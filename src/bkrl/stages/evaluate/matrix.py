@@ -87,12 +87,11 @@ def fitted(name: str, policy: Agent, condition: Condition, env_id: str) -> Agent
     reworded = policy.reworded(condition.wording if condition.reworded else policy.wording, facts.env_id)
     if reworded is not None:
         return reworded
-    others = condition.reworded and condition.wording != Wording(family(facts.family).mission_language(facts))
-    if others and "text" not in policy.wants:
+    if condition.reworded and condition.wording != Wording(family(facts.family).mission_language(facts)):
+        if "text" in policy.wants:
+            raise UsageError("it cannot be given other words")
         what = "it reads its missions in the words of its training" if "mission" in policy.wants else "it reads no text"
         raise UsageError(f"{what}, so other words say nothing of it")
-    if others:
-        raise UsageError("it cannot be given other words")
     if len(facts.action_names) != len(policy.action_names):
         chosen = options.split(facts.env_id)[1].get("actions", "")
         how = f"; train it in an env with @actions={chosen}" if chosen else ""
