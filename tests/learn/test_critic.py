@@ -99,6 +99,40 @@ def test_it_stops_where_the_held_out_error_no_longer_falls_and_keeps_the_best() 
     assert least < 1.3  # nothing can be learnt, and nothing is made of it
 
 
+def test_what_it_says_is_drawn_to_its_mean_by_the_slope_of_regression() -> None:
+    states, returns = situations(400, 0)
+    two = torch.cat([returns, -returns, 3 * returns], 1)
+    critic = Critic(24, 3, (8,), "relu", torch.Generator().manual_seed(1))
+    critic.prepare(states, two)
+    with torch.no_grad():
+        said = critic(states)
+        critic.shrink(states, two)
+        now = critic(states)
+    for k in range(3):
+        slope = min(1.0, max(0.0, float(np.polyfit(said[:, k].numpy(), two[:, k].numpy(), 1)[0])))
+        mean = said[:, k].mean()
+        assert torch.allclose(now[:, k], mean + slope * (said[:, k] - mean), atol=1e-5)
+    assert (now.std(0) < 1e-5).tolist().count(True) >= 1  # one of opposite returns falls where the other rises
+    one = critic(states[:1])
+    critic.shrink(states[:1], two[:1])  # of one state alone there is no slope
+    assert torch.allclose(critic(states[:1]), one)
+
+
+def test_once_there_is_nothing_left_to_explain_it_says_nothing() -> None:
+    """What it had learnt before went on, and it explained -.07 to -.53 of rollouts in which all returns were alike."""
+    learner = critic_of(24)
+    explained = []
+    for rollout in range(5):
+        states, returns = situations(256, rollout)
+        if rollout >= 2:
+            returns = 3 + 0.05 * torch.randn(256, 1, generator=torch.Generator().manual_seed(100 + rollout))
+        with torch.no_grad():
+            explained.append(float(explained_variance(learner.critic(states), returns)))
+        learner.fit(states, returns, torch.arange(256) % 4 == rollout % 4)
+        learner.rollouts += 1
+    assert min(explained[3:]) > -0.03
+
+
 @pytest.mark.parametrize(("T", "N"), [(2, 1), (3, 1), (1, 2), (2, 2), (1, 3)])
 def test_of_the_smallest_rollouts_too_something_is_held_out(T: int, N: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was, of one in two or more of them, and training ended as if the critic had diverged."""

@@ -129,8 +129,9 @@ class CriticLearner:
         with torch.no_grad():
             for parameter, kept in zip(self.parameters, best, strict=True):
                 parameter.copy_(kept)
-        self.updates += updates
-        return updates, least
+            self.critic.shrink(states[unseen], returns[unseen])
+            self.updates += updates
+            return updates, float(loss(unseen))
 
     def state(self) -> dict[str, Any]:
         return {
