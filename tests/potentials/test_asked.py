@@ -71,7 +71,7 @@ def test_a_program_is_asked_at_its_rows_at_the_same_varied_and_where_it_leads(ma
     data, raw = Dataset.open(DATA), program(made)
     actions = len(data.action_names)
     table: Any = raw.advises(actions)
-    parts = [asked(table, raw, data, steps, seed=3) for steps in (0, 640, 640)]
+    parts = [asked(table, raw, data, steps, 3, Reporter()) for steps in (0, 640, 640)]
     table.close()
     (record, said), (longer, more), (_, same) = parts
     rows = len(record.observations) // 3

@@ -40,6 +40,7 @@ from bkrl.agents.networks.layers import one_thread
 from bkrl.core.errors import InputError
 from bkrl.core.files import atomic_write
 from bkrl.core.prefixes import under
+from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 
 ADVICE = "advice.safetensors"
@@ -76,6 +77,18 @@ class Record:
         """Some rows of a dataset, with or without missions."""
         told = dataset.windows(rows, 0).missions if missions else None
         return cls(dataset.observations[rows], dataset.actions[rows], dataset.ages[rows], told)
+
+    def joined(self, other: Record) -> Record:
+        """The rows of both, one after the other."""
+        missions = None
+        if self.missions is not None and other.missions is not None:
+            missions = np.concatenate([self.missions, other.missions])
+        return Record(
+            np.concatenate([self.observations, other.observations]),
+            np.concatenate([self.actions, other.actions]),
+            np.concatenate([self.ages, other.ages]),
+            missions,
+        )
 
     def seen_by(self, network: Any) -> Callable[[Any], tuple[Tensor, ...]]:
         """What a network is given of some rows: their observations and, if it reads them, the words of missions."""
@@ -156,6 +169,7 @@ def imitate(
     seed: int,
     epochs: int = 14,
     source: str = "program",
+    reporter: Reporter | None = None,
 ) -> tuple[Advice, AdviceFit]:
     """Fit the network's logits to advice (R, A) that a program or a model gave; only differences between actions count.
 
@@ -179,20 +193,34 @@ def imitate(
         return logits - logits.mean(1, keepdim=True)
 
     done = 0
-    for _ in range(epochs):
-        for rows in train[torch.randperm(len(train), generator=generator)].split(ROWS_IN_BATCH):
-            optimizer.param_groups[0]["lr"] = _IMITATING * (1.0 - done / updates)
-            right, found = told[rows], said(rows)
-            aim = (SHARPNESS * right).softmax(1)
-            divergence = torch.nn.functional.kl_div((SHARPNESS * found).log_softmax(1), aim, reduction="batchmean")
-            optimizer.zero_grad()
-            (divergence + (found - right).square().mean()).backward()
-            optimizer.step()
-            done += 1
+    with (reporter or Reporter()).progress("learn what was advised", updates, "updates") as update:
+        for _ in range(epochs):
+            for rows in train[torch.randperm(len(train), generator=generator)].split(ROWS_IN_BATCH):
+                optimizer.param_groups[0]["lr"] = _IMITATING * (1.0 - done / updates)
+                right, found = told[rows], said(rows)
+                aim = (SHARPNESS * right).softmax(1)
+                divergence = torch.nn.functional.kl_div((SHARPNESS * found).log_softmax(1), aim, reduction="batchmean")
+                optimizer.zero_grad()
+                (divergence + (found - right).square().mean()).backward()
+                optimizer.step()
+                done += 1
+                update(done)
     with torch.no_grad():
         wrong = torch.cat([(said(rows) - told[rows]).square() for rows in test.split(ROWS_IN_BATCH)]).mean()
     explained = 1.0 - float(wrong / told[test].var().clamp(min=1e-12))
     return _finish(network, record, source, explained, explained, epochs)
+
+
+def followed(network: ActorCritic) -> Callable[[Record, NDArray[np.float64]], NDArray[np.float32]]:
+    """The policy of a network that has learnt advice, at the weight that it was learnt for; see `asked.played`."""
+
+    @torch.no_grad()
+    def logits(record: Record, told: NDArray[np.float64]) -> NDArray[np.float32]:
+        del told
+        said: NDArray[np.float32] = SHARPNESS * network(*record.seen_by(network)(slice(None)))[0].numpy()
+        return said
+
+    return logits
 
 
 def in_place(wanted: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

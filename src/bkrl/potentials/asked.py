@@ -5,9 +5,12 @@ that is to say what a program says is shown more than the dataset: its rows with
 other numbers in hand, which need not be possible, and what is met where the advice is followed.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
+from bkrl.core.reporter import Reporter
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.core.spacing import end_to_end
 from bkrl.data.dataset import Dataset
@@ -49,7 +52,7 @@ def varied(observations: NDArray[np.uint8], symbols: Symbols, rng: np.random.Gen
 
 
 def asked(
-    table: ActionTable, raw: Raw, dataset: Dataset, play_steps: int, seed: int
+    table: ActionTable, raw: Raw, dataset: Dataset, play_steps: int, seed: int, reporter: Reporter
 ) -> tuple[Record, NDArray[np.float64]]:
     """Where a program was asked, R situations, and (R, A) what it said.
 
@@ -59,6 +62,7 @@ def asked(
         dataset: of experience; its first R rows are the rows of this that were asked about.
         play_steps: env steps in which the advice is followed in new episodes of the dataset's env.
         seed: of what is varied, and of the play.
+        reporter: where progress goes.
     """
     rows = end_to_end(len(dataset.ages), ROWS)
     said = [table(dataset.windows(part, raw.reads.horizon).numbered()) for part in _parts(rows)]
@@ -71,16 +75,23 @@ def asked(
     words = [] if missions is None else [missions[: len(rows)], missions]
     shown = present(views[1], raw.reads.horizon, missions, memory)
     said += [table(shown[part]) for part in _parts(np.arange(len(twice)))]
-    if play_steps:
-        spread = in_place(np.concatenate(said[: len(_parts(rows))]))[1]
-        played, read, answers = _played(table, raw, dataset, play_steps, spread, seed)
-        views.append(played)
-        said.append(answers)
-        words += [] if missions is None else [read]
-    every = np.concatenate(views)
-    none = np.zeros(len(every), np.int64)
-    record = Record(every, none, none.astype(np.int32), np.concatenate(words) if words else None)
-    return record, np.concatenate(said)
+    record = of_views(np.concatenate(views), np.concatenate(words) if words else None)
+    if not play_steps:
+        return record, np.concatenate(said)
+    spread = in_place(np.concatenate(said[: len(_parts(rows))]))[1]
+
+    def program(record: Record, told: NDArray[np.float64]) -> NDArray[np.float64]:
+        del record
+        return -SHARPNESS * ((told.max(1, keepdims=True) - told) / spread).clip(0.0, 1.0)
+
+    met, answers = played(table, raw, dataset, play_steps, seed, program, reporter)
+    return record.joined(met), np.concatenate([*said, answers])
+
+
+def of_views(views: NDArray[np.uint8], missions: NDArray[np.object_] | None) -> Record:
+    """A record of views without a past and of nothing that was done."""
+    none = np.zeros(len(views), np.int64)
+    return Record(views, none, none.astype(np.int32), missions)
 
 
 def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -98,30 +109,47 @@ def present(
     return Windows(np.concatenate([np.zeros_like(views[:1]), views]), index, actions, valid, missions, memory)
 
 
-def _played(
-    table: ActionTable, raw: Raw, dataset: Dataset, steps: int, spread: float, seed: int
-) -> tuple[NDArray[np.uint8], NDArray[np.object_], NDArray[np.float64]]:
-    """What is met where the advice is followed at the weight `SHARPNESS`, the missions there, and what it said."""
+def played(
+    table: ActionTable,
+    raw: Raw,
+    dataset: Dataset,
+    steps: int,
+    seed: int,
+    policy: Callable[[Record, NDArray[np.float64]], NDArray[np.floating]],
+    reporter: Reporter,
+) -> tuple[Record, NDArray[np.float64]]:
+    """What is met in so many steps of a policy, and what the program said there.
+
+    Args:
+        table: the program's advice.
+        raw: its potential, for what it reads.
+        dataset: whose env is played.
+        steps: env steps, in 64 envs.
+        seed: of envs and actions.
+        policy: (64, A) logits in 64 situations, and from what the program says there.
+        reporter: where progress goes.
+    """
     envs = make_vec(dataset.env_id, _ENVS)
     rng = generator(seed, "played")
     fold = memory_of(dataset.env_id) if raw.reads.memory else None
     kept = np.zeros((_ENVS, 0 if fold is None else fold.size), np.uint8)
     seen = envs.reset(seed=derive_seed(seed, "played"))[0].copy()
     views, words, answers = [], [], []
-    for _ in range(-(-steps // _ENVS)):
-        missions = envs.missions() if raw.reads.mission else None
-        memory = None if fold is None else kept[:, : len(fold.names)].copy()
-        told = table(present(seen, raw.reads.horizon, missions, memory))
-        views.append(seen)
-        answers.append(told)
-        words += [] if missions is None else [missions.copy()]
-        behind = (told.max(1, keepdims=True) - told) / spread
-        actions = (rng.gumbel(size=told.shape) - SHARPNESS * behind.clip(0.0, 1.0)).argmax(1)
-        after, _, terminated, truncated, _ = envs.step(actions)
-        after = after.copy()
-        if fold is not None:  # where an episode ends, what follows is of the next one, and all is forgotten
-            fold.update(kept, seen, actions, after)
-            kept[terminated | truncated] = 0
-        seen = after
+    with reporter.progress("ask the program on the way", steps) as update:
+        for step in range(-(-steps // _ENVS)):
+            missions = envs.missions().copy() if raw.reads.mission else None
+            memory = None if fold is None else kept[:, : len(fold.names)].copy()
+            told = table(present(seen, raw.reads.horizon, missions, memory))
+            views.append(seen)
+            answers.append(told)
+            words += [] if missions is None else [missions]
+            actions = (rng.gumbel(size=told.shape) + policy(of_views(seen, missions), told)).argmax(1)
+            after, _, terminated, truncated, _ = envs.step(actions)
+            after = after.copy()
+            if fold is not None:  # where an episode ends, what follows is of the next one, and all is forgotten
+                fold.update(kept, seen, actions, after)
+                kept[terminated | truncated] = 0
+            seen = after
+            update(min(steps, (step + 1) * _ENVS))
     envs.close()
-    return np.concatenate(views), np.concatenate(words) if words else np.empty(0, object), np.concatenate(answers)
+    return of_views(np.concatenate(views), np.concatenate(words) if words else None), np.concatenate(answers)

@@ -1,6 +1,7 @@
 """From a raw potential to a stored one: what it says of actions, its scale, and the artefact it is kept as."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bkrl.core.seeds import derive_seed
 from bkrl.core.spacing import end_to_end
 from bkrl.envs import env_spec
 from bkrl.potentials import advice, read_potential
-from bkrl.potentials.asked import asked
+from bkrl.potentials.asked import asked, played
 from bkrl.potentials.kinds import Fitted
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
 
@@ -25,6 +26,8 @@ SCALE_WINDOWS = 40_000
 ADVICE_ROWS = 100_000
 """At most so many rows, from the beginning of the dataset, are what advice is learnt from."""
 _BATCH = 8192
+_EPOCHS_ON_THE_WAY = 5
+"""Passes of a network that is to show where it leads, and is learnt anew."""
 
 
 def learn_advice(
@@ -34,6 +37,7 @@ def learn_advice(
     *,
     same_everywhere: bool = False,
     play_steps: int = 0,
+    play_rounds: int = 0,
     told: tuple[advice.Record, NDArray[np.float64]] | None = None,
 ) -> tuple[Advice, dict[str, Any]]:
     """What a potential, or its program itself, says about actions: Ψ, and what is known of it as plain values.
@@ -44,6 +48,8 @@ def learn_advice(
         reporter: where progress goes.
         same_everywhere: Ψ(a) for Ψ(s, a), the mean over the dataset; see `advice.constant`.
         play_steps: env steps in which a program's own advice is followed, to ask it what it says on the way.
+        play_rounds: so often the network then plays as many steps as it says itself, the program is asked what it says
+            there, and the network learns all anew (DAgger, Ross et al. 2011).
         told: rows, and (R, A) advice there from elsewhere, in the place of what the potential says.
     """
     raw, dataset = fitted.raw, fitted.dataset
@@ -53,17 +59,26 @@ def learn_advice(
     if told is not None:
         network = advice_network(facts, derive_seed(seed, "advice"), (), POLICY_HIDDEN)
         record, wanted = told
-        psi, fit = advice.imitate(network, record, wanted, seed=seed, source="model")
+        psi, fit = advice.imitate(network, record, wanted, seed=seed, source="model", reporter=reporter)
     elif fitted.kind == "zero":
         psi, fit = advice.no_advice(network)
         return psi, fit.facts()
     elif (table := raw.advises(len(facts.action_names))) is not None:
-        network = advice_network(facts, derive_seed(seed, "advice"), missions, POLICY_HIDDEN)
+        fresh = partial(advice_network, facts, derive_seed(seed, "advice"), missions, POLICY_HIDDEN)
         try:
-            record, wanted = asked(table, raw, dataset, play_steps, seed)
+            record, wanted = asked(table, raw, dataset, play_steps, seed, reporter)
+            for number in range(play_rounds):
+                fast, _ = advice.imitate(
+                    fresh(), record, wanted, seed=seed, epochs=_EPOCHS_ON_THE_WAY, reporter=reporter
+                )
+                policy = advice.followed(fast.network)
+                met, answers = played(
+                    table, raw, dataset, play_steps, derive_seed(seed, f"round {number}"), policy, reporter
+                )
+                record, wanted = record.joined(met), np.concatenate([wanted, answers])
         finally:
             table.close()
-        psi, fit = advice.imitate(network, record, wanted, seed=seed)
+        psi, fit = advice.imitate(fresh(), record, wanted, seed=seed, reporter=reporter)
     else:
         rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
         record = advice.Record.of(dataset, rows, raw.reads.mission)

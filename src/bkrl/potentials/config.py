@@ -107,6 +107,15 @@ class TrainRmConfig:
             only=(*_PROGRAMS, AppliesWhen("a program's own advice, without --advice", lambda c: not c.advice)),
         ),
     ] = 0
+    play_rounds: Annotated[
+        int,
+        Flag(
+            "so often the network that has learnt the advice plays as many steps, the program is asked there, too, and "
+            "all is learnt anew",
+            least=0,
+            only=(AppliesWhen("--play-steps", lambda c: bool(c.play_steps)),),
+        ),
+    ] = 0
     advice: Annotated[
         str,
         Flag(

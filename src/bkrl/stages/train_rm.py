@@ -90,7 +90,9 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         told, answers = (record, wanted), {"asked": {"llm": config.advice, **answers, "usage": session.facts()}}
     fitted = make(seed, reporter)
     same = control == "constant"
-    psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, play_steps=config.play_steps, told=told)
+    play = {"play_steps": config.play_steps, "play_rounds": config.play_rounds}
+    psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, told=told, **play)
+    steps = config.play_steps * (1 + config.play_rounds) if advice["source"] == "program" else 0
     advice |= answers
     exact = learnt(fitted.raw, labels, dataset) if same else None  # what such advice was made of, not Φ = 0
     if same:
@@ -138,7 +140,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         **({"reads": list(artefact.reads)} if artefact.reads else {}),
         certificate=found.certificate.summary(),
         advice=advice_source(training),
-        **({"steps": config.play_steps} if config.play_steps and advice["source"] == "program" else {}),
+        **({"steps": steps} if steps else {}),
         **({"warnings": found.warnings} if found.warnings else {}),
         **{name: labels.facts[name] for name in ("chosen_on",) if name in labels.facts},
         **({"labels_at_chance": doubted} if doubted else {}),

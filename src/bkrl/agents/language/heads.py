@@ -5,6 +5,7 @@ Published (Carta et al. 2023): two hidden layers of 1024 with sigmoids.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +95,8 @@ class Critic(Head):
         (S, D), between 0 and 1: what has been learnt from few is too far from the mean (Copas 1983).
         """
         said = self(states)
-        apart, last = said - said.mean(0), self[-1]
+        apart = said - said.mean(0)
+        last: Any = self[-1]
         variance = apart.square().sum(0)
         slope = torch.where(variance > 0, (apart * returns).sum(0) / variance, 1.0).clamp(0.0, 1.0)
         level = (said.mean(0) - self.offset) / self.scale
