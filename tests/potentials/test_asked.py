@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import bkrl
+from bkrl.agents.build import advice_network
 from bkrl.core.errors import UsageError
 from bkrl.core.reporter import Reporter
+from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.dataset import Dataset
-from bkrl.envs import env_spec, family, memory_of
+from bkrl.envs import env_spec, family, make_vec, memory_of
 from bkrl.envs.crafter.layout import CELL, INDEX
 from bkrl.envs.crafter.rules import ACHIEVEMENTS
 from bkrl.labelers.config import LabelConfig
-from bkrl.potentials.asked import asked, present, varied
+from bkrl.potentials.advice import SHARPNESS, Record, followed
+from bkrl.potentials.asked import asked, played, present, varied
 from bkrl.potentials.code import CodeRaw
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.runs.record import Run
@@ -104,6 +108,49 @@ def test_what_was_played_is_counted_and_is_for_programs_alone(labels: Run, made:
     said = Warned()
     assert "steps" not in train_rm.run(told, said).facts
     assert [line for line in said.lines if "play-steps" in line] == [ALONE]
+
+
+def test_in_rounds_the_network_plays_and_the_program_says_what_it_would_do_there(labels: Run, made: Run) -> None:
+    data, raw = Dataset.open(DATA), program(made)
+    table: Any = raw.advises(len(data.action_names))
+    network = advice_network(env_spec(data.env_id), 1)
+    follow, given = followed(network), []
+
+    def policy(record: Record, told: np.ndarray) -> np.ndarray:
+        logits = follow(record, told)
+        given.append((record, told, logits))
+        return logits
+
+    record, said = played(table, raw, data, 320, 7, policy, Reporter())
+    table.close()
+    assert len(given) == 5
+    assert np.array_equal(record.observations, np.concatenate([one.observations for one, _, _ in given]))
+    assert np.array_equal(said, np.concatenate([told for _, told, _ in given]))
+    with torch.no_grad():
+        wanted = SHARPNESS * network(torch.from_numpy(record.observations))[0]
+    assert np.allclose(np.concatenate([logits for _, _, logits in given]), wanted, atol=1e-5)
+    envs = make_vec(data.env_id, 64)  # the actions drawn are the policy's
+    seen, rng = envs.reset(seed=derive_seed(7, "played"))[0], generator(7, "played")
+    for one, _, logits in given:
+        assert np.array_equal(one.observations, seen)
+        seen = envs.step((rng.gumbel(size=logits.shape) + logits).argmax(1))[0]
+    envs.close()
+    both = record.joined(record)
+    assert np.array_equal(both.observations[len(said) :], record.observations)
+    assert len(both.actions) == len(both.ages) == 2 * len(said)
+
+
+def test_rounds_are_counted_and_change_what_is_learnt(labels: Run, made: Run, tmp_path: Path) -> None:
+    told = [
+        train_rm.run(TrainRmConfig(labels.path, play_steps=640, play_rounds=2, out=tmp_path / name), Reporter())
+        for name in ("a", "b")
+    ]
+    assert told[0].facts["steps"] == 3 * 640
+    first, again, before = ((run.path / "advice.safetensors").read_bytes() for run in (*told, made))
+    assert first == again
+    assert first != before
+    with pytest.raises(UsageError, match="play_rounds has no effect here, only with --play-steps"):
+        bkrl.train_rm(TrainRmConfig(labels.path, play_rounds=2, out=tmp_path / "c"))
 
 
 def test_steps_that_a_program_without_advice_does_not_play_are_warned_of(tmp_path: Path) -> None:
