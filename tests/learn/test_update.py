@@ -156,6 +156,32 @@ def test_groups_of_weights_have_learning_rates_of_their_own() -> None:
             made(f"rnd={rate}")
 
 
+def test_of_a_costly_agent_steps_of_one_view_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, num_steps=64, num_minibatches=8, update_epochs=2)
+    looked, epochs = {}, []
+    for costly in (False, True):
+        monkeypatch.setattr(NetworkAgent, "costly", costly)
+        ppo = make(config)
+        ppo.collector.collect(Clock())
+        ppo.pay()
+        numbers, seen = torch.from_numpy(ppo.collector.repeats.numbers).flatten(), []
+        steps = ppo._steps()
+
+        def noted(mb: torch.Tensor, seen=seen, steps=steps):
+            seen.append(mb)
+            return steps[1](mb)
+
+        monkeypatch.setattr(ppo, "_steps", lambda noted=noted, steps=steps: (steps[0], noted, steps[2]))
+        ppo.update(*ppo.advantages())
+        epochs = [torch.cat(seen[first : first + 8]) for first in (0, 8)]
+        assert [one.sort().values.tolist() for one in epochs] == [list(range(256))] * 2  # each step once an epoch
+        looked[costly] = sum(len(numbers[mb].unique()) for mb in seen[:16])
+    runs = 1 + int((numbers[epochs[0]].diff() != 0).sum())
+    assert runs == len(numbers.unique())
+    assert looked[True] <= 2 * (runs + 7) < looked[False]
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
 def test_novelty_learns_from_all_steps_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """RND trains on the first quarter of a minibatch, which of sequences were their first steps alone."""
     ppo = make(replace(CONFIG, num_envs=16), "recurrent", streams=[EnvReward(), RND((1,), 16, seed=1)])

@@ -164,6 +164,10 @@ class AdvisedAgent(NetworkAgent):
         words = words_of(views, self.advice.vocabulary, self.device)
         return {**inputs, "shift": self.now * self.advice(torch.from_numpy(views.symbols).to(self.device), words)}
 
+    @property
+    def costly(self) -> bool:
+        return self.base.costly
+
     def together(self, inputs: Inputs, rows: Tensor) -> list[Any]:
         return self.base.together(inputs, rows)
 

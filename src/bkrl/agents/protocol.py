@@ -117,6 +117,11 @@ class TrainableAgent(Agent, Protocol):
     module: Any
     """A torch module with all weights; those that require a gradient are trained."""
 
+    @property
+    def costly(self) -> bool:
+        """Whether steps of one view are learnt from beside each other, so that each view is looked at less often."""
+        return False
+
     def inputs(self, views: Views) -> Inputs:
         """What the agent makes of views (B,) whatever is learnt: computed once for all epochs of an update."""
 

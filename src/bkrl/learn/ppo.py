@@ -173,12 +173,15 @@ class PPO(RolloutLearner):
         taught = self.imitation is not None and self.imitation.begin(self.collector)
         target = 0.0 if taught else c.target_kl
         count, look, parted = self._sequences() if self.memory else self._steps()
+        view = self._numbers()
         figures: list[Tensor] = []
         norms: list[Tensor] = []
         shuffled = partial(torch.randperm, generator=self.shuffle, device=self.device)
         epochs, far, before = 0, False, None
         for _ in range(c.update_epochs):
             order = shuffled(count)
+            if view is not None:  # views are shuffled, and the steps of each
+                order = order[shuffled(count)[view][order].argsort(stable=True)]
             for minibatch in order.split(count // c.num_minibatches):
                 self.optimizer.zero_grad()
                 parts = []
@@ -260,6 +263,13 @@ class PPO(RolloutLearner):
 
     def _split(self, minibatch: Tensor) -> Sequence[Tensor]:
         return minibatch.split(-(-len(minibatch) // self.config.accumulate))
+
+    def _numbers(self) -> Tensor | None:
+        """(S,) the number of each step's view, where steps of one view are learnt from beside each other."""
+        repeats = self.collector.repeats
+        if repeats is None or self.memory or not self.agent.costly:
+            return None
+        return torch.from_numpy(repeats.numbers).flatten()
 
     def _steps(self) -> tuple[int, _Look, _Parted]:
         """How many steps there are to learn from, what the agent says now of some of them, and a minibatch in parts."""

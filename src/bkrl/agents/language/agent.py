@@ -254,6 +254,10 @@ class LanguageAgent(TrainableAgent):
             del self.lower[text]
         return {name: pad_sequence([one[name] for one in kept], batch_first=True) for name in kept[0]}
 
+    @property
+    def costly(self) -> bool:
+        return self.lm.large
+
     def together(self, inputs: Inputs, rows: Tensor) -> list[Any]:
         """See `TrainableAgent`; a GPU computes many prompts at once, or as `--accumulate` says."""
         if not self.lm.large or "tokens" not in inputs or self.device.type != "cpu":
