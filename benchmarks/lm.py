@@ -21,6 +21,8 @@ lower one of both lengths unless the name has a length:
   observation) by a Llama of SmolLM2-135M's shape with random weights, adapters on its top quarter, each prompt in a row
   of its own, over what prompts begin with alike once, and frozen layers in bfloat16 if the processor multiplies it;
   `trunk_exact_ratio`: the same with all layers in float32; `trunk_argmax_equal`: how often both prefer the same action;
+* `beside_ratio`: PPO's update of a rollout of that size by a Llama of six layers of width 192, steps shuffled, over
+  prompts shuffled and the steps of one beside each other, as where a model is large; `beside_prompts_ratio`: prompts;
 * `real_steps_per_s`: steps a second of PPO with that model (two epochs), and `real_rss_mib` of its process;
 * `flan_small_fp32_per_s`, `flan_small_bf16_per_s`: prompts of 256 tokens that the shape of Flan-T5-small scores in a
   second of processor time, with random weights.
@@ -35,6 +37,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -320,7 +323,11 @@ ROOM = "BabyAI-MixedTrainLocal-v0@task_kinds=goto,room_size=5,num_dists=1,action
 
 def smollm2(quick: bool) -> LanguageModel:
     """A Llama of SmolLM2-135M's shape, or a small one."""
-    size = (64, 128, 4, 4, 2) if quick else (576, 1536, 30, 9, 3)
+    return llama(*((64, 128, 4, 4, 2) if quick else (576, 1536, 30, 9, 3)))
+
+
+def llama(*size: int) -> LanguageModel:
+    """A Llama with random weights: width, inner width, layers, heads, heads of keys and values."""
     tokenizer = open_language_model("tiny-causal").tokenizer
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "max_position_embeddings": 2048}
@@ -362,6 +369,31 @@ def trunk(quick: bool) -> dict[str, float]:
     return figures | {"trunk_argmax_equal": float(equal), "trunk_prompts": float(len(texts))}
 
 
+def beside_ratios(quick: bool, rounds: int) -> dict[str, float]:
+    """`beside_…`."""
+    settings = LanguageSettings(scoring.Scoring(normalise="token"), observations=1)
+    agent = LanguageAgent(smollm2(True) if quick else llama(192, 512, 6, 6, 2), ROOM, 1, settings)
+    envs, steps = (4, 4) if quick else (64, 20)
+    config = PPOConfig(num_envs=envs, num_steps=steps, num_minibatches=4, update_epochs=2)
+    ppo = PPO(make_vec(ROOM, envs), agent, [EnvReward()], config, total_steps=10**9)
+    ppo.collector.collect(Clock())
+    ppo.pay()
+    advantages, returns = ppo.advantages()
+    read = {True: 0, False: 0}
+    forward = agent.forward
+
+    def update(costly: bool) -> None:
+        def counted(inputs: Any, *rest: Any) -> Any:
+            read[costly] += len(inputs["tokens"])
+            return forward(inputs, *rest)
+
+        with patch.object(LanguageAgent, "costly", costly), patch.object(agent, "forward", counted):
+            ppo.update(advantages, returns)
+
+    took = best({"apart": lambda: update(False), "beside": lambda: update(True)}, rounds)
+    return {"beside_ratio": took["apart"] / took["beside"], "beside_prompts_ratio": read[False] / read[True]}
+
+
 def main() -> None:
     """Measure and print."""
     parser = parser_of(__doc__)
@@ -374,6 +406,7 @@ def main() -> None:
         return
     count, steps, rounds = (4, 4, 1) if args.quick else (32, 40, args.rounds)
     results = trunk(args.quick)  # first: what others take would count as its memory
+    results |= beside_ratios(args.quick, max(1, rounds // 2))
     results |= scoring_ratios(count, rounds) | frozen_ratios(count, rounds)
     results |= ceilings(count, rounds) | training_ratio(args.quick)
     results["distinct_ratio"] = distinct_ratio(steps, 1, max(1, rounds // 2))

@@ -142,15 +142,18 @@ def test_in_rounds_the_network_plays_and_the_program_says_what_it_would_do_there
 
 def test_rounds_are_counted_and_change_what_is_learnt(labels: Run, made: Run, tmp_path: Path) -> None:
     told = [
-        train_rm.run(TrainRmConfig(labels.path, play_steps=640, play_rounds=2, out=tmp_path / name), Reporter())
-        for name in ("a", "b")
+        train_rm.run(
+            TrainRmConfig(labels.path, play_steps=640, play_rounds=2, threads=threads, out=tmp_path / str(threads)),
+            Reporter(),
+        )
+        for threads in (2, 1)  # fresh weights, and what was played, had other last digits
     ]
     assert told[0].facts["steps"] == 3 * 640
     first, again, before = ((run.path / "advice.safetensors").read_bytes() for run in (*told, made))
     assert first == again
     assert first != before
     with pytest.raises(UsageError, match="play_rounds has no effect here, only with --play-steps"):
-        bkrl.train_rm(TrainRmConfig(labels.path, play_rounds=2, out=tmp_path / "c"))
+        bkrl.train_rm(TrainRmConfig(labels.path, play_rounds=2, out=tmp_path / "alone"))
 
 
 def test_steps_that_a_program_without_advice_does_not_play_are_warned_of(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from bkrl.agents.network import NetworkAgent
 from bkrl.agents.networks import ActorCritic, build_network, misfit
-from bkrl.agents.networks.layers import is_image
+from bkrl.agents.networks.layers import is_image, one_thread
 from bkrl.agents.protocol import Agent
 from bkrl.agents.weights import finite
 from bkrl.core.config import CONVOLUTIONAL
@@ -152,6 +152,7 @@ def teach(agent: NetworkAgent, envs: BaseVectorEnv) -> None:
     agent.vocabulary.add(missions)
 
 
+@one_thread()  # orthogonal weights have other last digits on several threads
 def advice_network(facts: EnvSpec, seed: int, missions: Iterable[str] = (), hidden: int = 64) -> ActorCritic:
     """A fresh, small network that can hold advice on the symbols of this env's family; it reads missions if any are
     given, whose words it then knows. With `hidden` = `POLICY_HIDDEN` a policy can begin with its weights."""

@@ -214,6 +214,7 @@ def imitate(
 def followed(network: ActorCritic) -> Callable[[Record, NDArray[np.float64]], NDArray[np.float32]]:
     """The policy of a network that has learnt advice, at the weight that it was learnt for; see `asked.played`."""
 
+    @one_thread()
     @torch.no_grad()
     def logits(record: Record, told: NDArray[np.float64]) -> NDArray[np.float32]:
         del told
@@ -243,6 +244,7 @@ def no_advice(network: ActorCritic) -> tuple[Advice, AdviceFit]:
     return Advice(rounded(network), float("inf")), AdviceFit("none", 0.0, 0.0, float("inf"), 0)
 
 
+@one_thread()
 @torch.no_grad()
 def constant(psi: Advice, fit: AdviceFit, record: Record) -> tuple[Advice, AdviceFit, list[float]]:
     """The same advice in every state: Ψ(a), the mean of Ψ(s, a) over a record, shifted so that its best action has 0;

@@ -98,7 +98,7 @@ class Critic(Head):
         apart = said - said.mean(0)
         last: Any = self[-1]
         variance = apart.square().sum(0)
-        slope = torch.where(variance > 0, (apart * returns).sum(0) / variance, 1.0).clamp(0.0, 1.0)
+        slope = torch.where(variance > 0, (apart * (returns - returns.mean(0))).sum(0) / variance, 1.0).clamp(0.0, 1.0)
         level = (said.mean(0) - self.offset) / self.scale
         last.weight.mul_(slope[:, None])
         last.bias.copy_(level + slope * (last.bias - level))
