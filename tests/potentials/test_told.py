@@ -142,3 +142,15 @@ def test_what_cannot_answer_is_refused_in_one_sentence(data, tmp_path):
         pytest.raises(RunFailed, match="Not one of 3 captions has a clear answer"),
     ):
         told_by(session, data, 3)
+
+
+def test_random_advice_is_drawn_by_the_seed(data, tmp_path, monkeypatch):
+    """Every seed had the same answers, so the spread of a control's draws was 0."""
+    told = []
+    monkeypatch.setattr(train_rm, "told_by", lambda *how: told.append(told_by(*how)) or told[-1])
+    for number, (seed, name) in enumerate([(1, "random"), (2, "random"), (3, "random:1")]):
+        config = TrainRmConfig(data.path, out=tmp_path / f"{number}", advice=name, seed=seed, advice_captions=20)
+        train_rm.run(replace(config, cache=tmp_path / "cache"), Reporter())
+    first, second, again = (wanted for _, wanted, _ in told)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, again)
