@@ -434,6 +434,48 @@ def test_clones_of_several_datasets_rest_on_them(tmp_path: Path) -> None:
     assert row.split.share > 0.9
 
 
+def test_what_begins_as_clones_of_several_datasets_rests_on_them(tmp_path: Path) -> None:
+    """Of each seed one run was kept, "with the same potential", and its interval was that of one dataset."""
+    data = [collect(tmp_path / str(seed), seed=seed) for seed in (1, 2, 3)]
+    later = tmp_path / "later"
+    for number, one in enumerate(data):
+        for seed in (1, 2):
+            start = train_rs(tmp_path, "bc", seed, name=f"clone-d{number}-s{seed}", data=one)
+            name = f"tuned-d{number}-s{seed}"
+            train_rs(later, "ppo", seed, 4e5 + 1e5 * number, init_from=start, name=name)
+    for seed in (1, 2):
+        train_rs(later, "ppo", seed)
+    ppo, tuned = _grouped(sorted(later.iterdir())).values()
+    assert (len(ppo.runs), len(tuned.runs), tuned.is_clone) == (2, 6, False)
+    row = compare(ppo.env, [ppo, tuned], 0.8).rows[1]
+    assert (row.datasets, row.rests_on, row.average.n) == (3, "3 datasets", 3)
+    again = tmp_path / "again"  # a clone that was made twice is one draw
+    start = train_rs(again, "bc", 1, name="clone-d0-s1", data=collect(again / "1", seed=1))
+    train_rs(later, "ppo", 1, 4e5, init_from=start, name="tuned-d0-s1-again")
+    groups = _grouped(sorted(later.iterdir())).values()
+    origins = {run.key: (run.dataset, run.potential) for group in groups for run in group.runs}
+    first, second = (origins[(later / f"tuned-d0-s1{end}").as_posix()] for end in ("", "-again"))
+    assert first == second
+
+
+def test_plain_ppo_stays_what_others_are_held_against_beside_more_runs_that_begin_as_a_policy(tmp_path: Path) -> None:
+    """It was "ppo (collect.backend=default, ...)", and no baseline: what it does not rest on has no default."""
+    collect(tmp_path)
+    label(tmp_path, "code")
+    potential = train_rm(tmp_path, "code")
+    later = tmp_path / "later"
+    for seed in (1, 2, 3):
+        start = train_rs(tmp_path, "bk-code", seed, env=KEY, potential=potential, name=f"start-s{seed}")
+        train_rs(later, "ppo", seed, 3e5, init_from=start, name=f"tuned-s{seed}")
+    for seed in (1, 2):
+        train_rs(later, "ppo", seed, 6e5)
+    groups = [*_grouped(sorted(later.iterdir())).values()]
+    assert [group.label for group in groups] == ["ppo", f"ppo (init_from={(tmp_path / 'start').as_posix()})"]
+    assert [group.is_baseline for group in groups] == [True, False]
+    ours = compare(groups[0].env, groups, 0.8).rows[1]
+    assert ours.ratio is not None
+
+
 def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path):
     for seed in range(1, 4):
         train_rs(tmp_path / "ppo", "ppo", seed)

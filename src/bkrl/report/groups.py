@@ -35,7 +35,8 @@ class Trained:
     """One training run, as far as a comparison needs it.
 
     `settings`: what must agree for runs to be pooled. `dataset`, `potential`: hashes of what it rests on, "" where it
-    rests on none; the first in both for a clone. `empty`: its shaping takes advice, and there was none to take.
+    rests on none; the first in both for a clone, "as" before the second where the policy it begins as rests on it.
+    `empty`: its shaping takes advice, and there was none to take.
     """
 
     key: str
@@ -245,6 +246,9 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     """
     keys = {key for run in runs for key in run.settings} - {"compat", "rm.part", "rm.advice"}
     told = [{"steps": NO_EFFECT, **run.settings} for run in runs]  # a setting where something falls to their end
+    if is_baseline(runs[0].alg):  # plain, it rests on nothing; of others, what they begin as or are guided by is named
+        inputs = {key for key in keys if key.startswith(("collect.", "label.", "rm."))}
+        told = [one if inputs & one.keys() else dict.fromkeys(inputs, NO_EFFECT) | one for one in told]
     effective = {key: [one.get(key, "") for one in told if one.get(key) != NO_EFFECT] for key in keys}
     usual = {key: Counter(values).most_common() for key, values in effective.items()}
     # Ties go to the first in the alphabet, so that labels are stable.

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +54,7 @@ def training_runs(
         low, high = np.nanmin(series[key][1]), np.nanmax(series[key][1])
         if measure != "success_rate" and (low < 0 or high > 1):
             raise UsageError(f"--measure takes a share, and {measure} of {node.key} goes from {low:g} to {high:g}.")
-        one = _trained(chain, node, {**series, SUCCESS: series[key]})
-        found.append(
-            replace(one, dataset=same.get(one.dataset, one.dataset), potential=same.get(one.potential, one.potential))
-        )
+        found.append(_trained(chain, node, {**series, SUCCESS: series[key]}, same))
     return found, problems
 
 
@@ -82,9 +78,11 @@ def _made_alike(chain: Chain) -> dict[str, str]:
     return {one: min(hashes) for hashes in alike.values() for one in hashes}
 
 
-def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
+def _trained(chain: Chain, node: Node, series: Mapping[str, Any], same: Mapping[str, str]) -> Trained:
+    """`same`: see `_made_alike`."""
     settings, ancestors = node.config, chain.ancestors(node)
     made = chain.input(node, "potential")
+    dataset, potential = _origin(chain, node, same)
     alg = str(settings.get("alg", node.facts.get("alg")))
     told = [node, *chain.ancestors(node, explorers=False)]
     answers, form = [a for a in told if answered(a)], _form_of(alg, node.facts)
@@ -100,14 +98,26 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any]) -> Trained:
         control=_control(told, answers),
         annotator=" + ".join(dict.fromkeys(map(annotator_of, answers))),
         collect_steps=sum(a.steps for a in paid_once(ancestors) if a.stage in _COUNTED),
-        dataset=_hash(made, "dataset") or _hash(node, "data"),
-        potential=_hash(node, "potential") or _hash(node, "data"),
+        dataset=dataset,
+        potential=potential,
         doubts=tuple(doubts_of(made.run)) if made is not None and made.run is not None and made.sound else (),
         form=form,
         guarantee=_guarantee_of(form, node.facts),
         empty=form in ADVISED
         and EMPTY in (node.facts.get("advice"), made and advice_source(made.facts.get("training", {}))),
     )
+
+
+def _origin(chain: Chain, node: Node, same: Mapping[str, str]) -> tuple[str, str]:
+    """Dataset and potential of a run: its own, else those of the policy that it begins as, or is guided by."""
+    data = _hash(node, "data")
+    dataset, potential = _hash(chain.input(node, "potential"), "dataset") or data, _hash(node, "potential") or data
+    dataset, potential = same.get(dataset, dataset), same.get(potential, potential)
+    starts = [start for name in ("init_from", "guide") if (start := chain.input(node, name)) is not None]
+    if starts and not (dataset and potential):
+        of_start = _origin(chain, starts[0], same)  # "as": what began as a clone is none
+        dataset, potential = dataset or of_start[0], potential or (of_start[1] and f"as {of_start[1]}")
+    return dataset, potential
 
 
 def _form_of(alg: str, facts: Mapping[str, Any]) -> str:
