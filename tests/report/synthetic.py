@@ -51,8 +51,12 @@ def unpictured() -> Iterator[None]:
         yield
 
 
-def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed: int = 1, clock: float = 0) -> Path:
-    """Experience; `clock`: what stands in the metrics of exploring as a time, where it is not 0."""
+def collect(
+    root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed: int = 1, env_id: str = "", clock: float = 0
+) -> Path:
+    """Experience; `env_id`: the env as the manifest has it, where it is spelt otherwise there; `clock`: what stands in
+    the metrics of exploring as a time, where it is not 0.
+    """
     config = CollectConfig(env=env, out=root / "data", steps=200_000, seed=seed)
     run = Run.create(root / "data", stage="collect", config=config)
     if clock:
@@ -73,7 +77,7 @@ def collect(root: Path, env: str = "BabyAI-Text-GoToLocal-Pretraining-S20", seed
             checkpoint_step=0,
         )
     writer.close()
-    run.finish(writer.outputs, env_id=env, steps=200_000, recorded_episodes=4)
+    run.finish(writer.outputs, env_id=env_id or env, steps=200_000, recorded_episodes=4)
     return run.path
 
 
@@ -204,7 +208,8 @@ def train_rs(
         run.log(step, **{"eval/success_rate": value, "eval/return": 0.9 * value, "eval/length": 400 - 300 * value})
         run.log(step, **{"time/rollout": seconds, "time/sps": 9000.0 / seconds})
     atomic_write(run.file("policy.json"), "{}\n")
-    run.finish(["policy.json"], alg=alg, env_id=env, steps=1_000_000, success_rate=value, **facts)
+    known = {"alg": alg, "env_id": env, "steps": 1_000_000, "success_rate": value}
+    run.finish(["policy.json"], **{**known, **facts})
     return run.path
 
 

@@ -476,6 +476,34 @@ def test_plain_ppo_stays_what_others_are_held_against_beside_more_runs_that_begi
     assert ours.ratio is not None
 
 
+def test_an_env_is_one_however_its_options_are_ordered(tmp_path: Path) -> None:
+    """Runs in it were of two envs, "which are never compared", and what rests on such datasets was of two methods."""
+    known, other = "{}@num_dists=4,actions=canonical", "{}@actions=canonical,num_dists=4"
+    trained, made = "BabyAI-MixedTrainLocal-v0", "BabyAI-MixedTestLocal-v0"
+    for seed, spelling in enumerate((other, known), 1):
+        root = tmp_path / f"data-{seed}"
+        collect(root, spelling.format(made), seed, known.format(made))
+        label(root, "code")
+        potential = train_rm(root, "code", dataset=root / "data")
+        facts = {"env_id": known.format(trained)}
+        for alg, phi in (("bk-code", potential), ("ppo", None)):
+            train_rs(
+                tmp_path / alg,
+                alg,
+                seed,
+                env=spelling.format(trained),
+                potential=phi,
+                facts=facts,
+                name=f"{alg}-s{seed}",
+            )
+    (one,), problems = contrast(str(tmp_path / "bk-code"), str(tmp_path / "ppo"), 0.8)
+    assert (one.a.n, one.b.n, problems) == (2, 2, [])
+    assert one.env == other.format(trained)  # as the first run has it
+    crossed = [str(tmp_path / alg / f"{alg}-s{seed}") for alg, seed in (("bk-code", 1), ("ppo", 2))]
+    (one,), _ = contrast(*crossed, 0.8)
+    assert (one.a.n, one.b.n) == (1, 1)
+
+
 def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path):
     for seed in range(1, 4):
         train_rs(tmp_path / "ppo", "ppo", seed)

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def training_runs(
         UsageError: it is not a share.
     """
     found, problems = [], []
-    same = _made_alike(chain)
+    same, spelt = _made_alike(chain), dict[str, str]()  # an env goes by the first of its spellings here
     for node in nodes:
         if node.run is None or not node.sound or node.stage != "train-rs":
             continue
@@ -54,7 +55,8 @@ def training_runs(
         low, high = np.nanmin(series[key][1]), np.nanmax(series[key][1])
         if measure != "success_rate" and (low < 0 or high > 1):
             raise UsageError(f"--measure takes a share, and {measure} of {node.key} goes from {low:g} to {high:g}.")
-        found.append(_trained(chain, node, {**series, SUCCESS: series[key]}, same))
+        one = _trained(chain, node, {**series, SUCCESS: series[key]}, same)
+        found.append(replace(one, env=spelt.setdefault(str(node.facts.get("env_id", one.env)), one.env)))
     return found, problems
 
 
@@ -72,7 +74,7 @@ def _made_alike(chain: Chain) -> dict[str, str]:
         outputs = node.run.manifest["outputs"].items()
         made = {name: one["sha256"] for name, one in outputs if name not in (FILE, "metrics.jsonl")}
         rests_on = [content.get(link.found or "", link.sha256) for link in node.links]
-        settings = _flat(node.config, node.stage, "") | {"seed": str(node.config.get("seed"))}
+        settings = _flat(_config(node), node.stage, "") | {"seed": str(node.config.get("seed"))}
         content[node.key] = hashlib.sha256(to_json([node.stage, settings, made, rests_on]).encode()).hexdigest()
         alike.setdefault(content[node.key], []).append(node.sha256)
     return {one: min(hashes) for hashes in alike.values() for one in hashes}
@@ -106,6 +108,12 @@ def _trained(chain: Chain, node: Node, series: Mapping[str, Any], same: Mapping[
         empty=form in ADVISED
         and EMPTY in (node.facts.get("advice"), made and advice_source(made.facts.get("training", {}))),
     )
+
+
+def _config(node: Node) -> Mapping[str, Any]:
+    """A run's settings, its env as its manifest spells it: the options of an env may be given in any order."""
+    env = node.facts.get("env_id") if node.config.get("env") else None
+    return {**node.config, "env": env} if env else node.config
 
 
 def _origin(chain: Chain, node: Node, same: Mapping[str, str]) -> tuple[str, str]:
@@ -191,7 +199,7 @@ def _settings(node: Node, ancestors: Sequence[Node]) -> dict[str, str]:
     flat, told = _flat(node.config, node.stage, ""), dict[str, set[str]]()
     for one in ancestors:
         if one.stage in _SHORT:
-            for name, value in _flat(one.config, one.stage, f"{_SHORT[one.stage]}.").items():
+            for name, value in _flat(_config(one), one.stage, f"{_SHORT[one.stage]}.").items():
                 told.setdefault(name, set()).add(value)
     flat |= {name: ", ".join(sorted(values)) for name, values in told.items()}
     falling = "pqn.epsilon_share" in flat or flat.get("ppo.anneal_lr") == "True"
