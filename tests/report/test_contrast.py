@@ -112,6 +112,28 @@ def test_over_datasets_success_at_the_end_has_an_interval_for_another_dataset() 
     assert final.low < -0.3
 
 
+def _ending(alg: str, rates: dict[int, float]) -> Group:
+    """Runs that end, and have been throughout, at these rates of success, by seed."""
+    runs = [
+        Trained(f"{alg}-{seed}", RED, alg, seed, {}, _success((0.0, 1e5), (rate, rate))) for seed, rate in rates.items()
+    ]
+    return Group(RED, alg, alg, "none", tuple(runs))
+
+
+def test_success_at_the_end_is_paired_as_mean_success_is() -> None:
+    """It was of unpaired runs: what is 5 points less seed by seed had an interval from -28 to 17."""
+    a = _ending("rnd", {seed: 0.1 * seed - 0.01 * (seed % 2) for seed in range(1, 9)})
+    one = _contrast(RED, a, _ending("ppo", {seed: 0.1 * seed + 0.05 for seed in range(1, 9)}), 0.8)
+    assert (one.final.n, one.final.estimate) == (8, pytest.approx(-0.055))
+    assert -0.06 < one.final.low < one.final.high < -0.05
+    assert not any(note.startswith("A − B is over") for note in one.notes)
+    assert any("difference of means over all of them" in note for note in one.notes)
+    part = _contrast(RED, a, _ending("ppo", {seed: 0.1 * seed + 0.05 for seed in range(5, 13)}), 0.8)
+    assert (part.final.n, part.final.estimate) == (4, pytest.approx(-0.055))  # it was of all, mean success of 4
+    assert "A − B is over the 4 seeds that both have, the columns are over all runs." in part.notes
+    assert not any("over all of them" in note for note in part.notes)
+
+
 def test_two_runs_have_no_interval(folder: Path):
     ppo, rnd = (str(next((folder / alg).glob("*-s1"))) for alg in ("ppo", "rnd"))
     ((one,), _) = contrast(rnd, ppo, 0.8)

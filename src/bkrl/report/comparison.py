@@ -134,12 +134,12 @@ def difference(ours: Group, theirs: Group, horizon: float, threshold: float) -> 
     if someone_got_there and times[1][0].mean() > 0:
         ratio = steps_ratio(crossed[0], crossed[1], horizon, rng, origins=(ours.origins, theirs.origins))
     (_, mine), (_, other) = (final_and_average(group, horizon) for group in (ours, theirs))
-    by_seed = [_by_seed(group, averages) for group, averages in ((ours, mine), (theirs, other))]
+    seeds = [by_seed(group, averages) for group, averages in ((ours, mine), (theirs, other))]
     paired, origins = None, (ours.origins, theirs.origins)
     if several(*origins):  # seeds on one dataset would say nothing of another
         paired = compare_over_datasets(mine, other, origins)
-    elif all(by_seed) and len(set(by_seed[0]) & set(by_seed[1])) >= 2:
-        paired = st.paired_test(by_seed[0], by_seed[1], rng)
+    elif all(seeds) and len(set(seeds[0]) & set(seeds[1])) >= 2:
+        paired = st.paired_test(seeds[0], seeds[1], rng)
     return Difference(ratio, nested_improvement(mine, other, origins, rng), paired)
 
 
@@ -148,18 +148,18 @@ def _adjusted(found: Sequence[Difference]) -> list[Difference]:
     return [one if one.p is None else replace(one, p=replace(one.p, holm=next(adjusted))) for one in found]
 
 
-def _by_seed(group: Group, averages: NDArray[np.float64]) -> dict[int, float]:
-    """Mean success in training for each seed, averaged over draws of labels where each seed has all of them.
+def by_seed(group: Group, values: NDArray[np.float64]) -> dict[int, float]:
+    """One value of each run for each seed, averaged over draws of labels where each seed has all of them.
 
     Empty where draws and seeds are not crossed: such runs have no single partner.
     """
     found: dict[int, dict[str, float]] = {}
-    for run, average in zip(group.runs, averages, strict=True):
-        found.setdefault(run.seed, {})[run.potential] = float(average)
+    for run, value in zip(group.runs, values, strict=True):
+        found.setdefault(run.seed, {})[run.potential] = float(value)
     draws = {run.potential for run in group.runs}
-    if any(set(values) != draws for values in found.values()):
+    if any(set(own) != draws for own in found.values()):
         return {}
-    return {seed: float(np.mean(list(values.values()))) for seed, values in found.items()}
+    return {seed: float(np.mean(list(own.values()))) for seed, own in found.items()}
 
 
 def _costed(row: ResultRow, found: Difference, base: ResultRow, tuned: int) -> ResultRow:

@@ -9,7 +9,7 @@ from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import plain
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
-from bkrl.report.comparison import compare, difference
+from bkrl.report.comparison import by_seed, compare, difference
 from bkrl.report.groups import Group, final_and_average, grouped, without_repeats
 from bkrl.report.model import Difference, ResultRow
 from bkrl.report.provenance import follow, runs_below
@@ -212,16 +212,22 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     average = found.p.difference if found.p else st.mean_difference(scores[0], scores[1], rng)
     origins = (a.origins, b.origins)  # runs on one dataset say little of another
     end = compare_over_datasets(finals[0], finals[1], origins) if several(*origins) else None
+    paired = found.p is not None and found.p.units == "pairs"
+    if paired:
+        end = st.paired_test(by_seed(a, finals[0]), by_seed(b, finals[1]), rng)
     final = end.difference if end else st.mean_difference(finals[0], finals[1], rng)
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]
+    partly = paired and {run.seed for run in a.runs} != {run.seed for run in b.runs}
+    if partly:
+        notes.append(f"A − B is over the {final.n} seeds that both have, the columns are over all runs.")
     middle = [name for name, row in zip(("A", "B"), both.rows, strict=True) if row.final.method == "bootstrap"]
     if middle:
         verb, what = ("is", "an interquartile mean") if len(middle) == 1 else ("are", "interquartile means")
         notes.append(
             f"What stands under {' and '.join(middle)} {verb} {what} (of the middle half of the runs), A − B is a "
-            "difference of means over all of them: the columns need not differ by it."
+            f"difference of means{'' if partly else ' over all of them'}: the columns need not differ by it."
         )
     notes += filter(None, (st.few_seeds_warning(min(len(a.runs), len(b.runs))), too_few_pairs([found.p])))
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]
