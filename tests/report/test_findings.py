@@ -400,6 +400,16 @@ def test_a_form_without_guarantee_is_said_wherever_its_result_is():
     assert "a form of shaping that guarantees nothing" in headline([comparison])
 
 
+def test_one_run_without_a_guarantee_leaves_its_method_none():
+    """What the run of the lowest seed said was said of all, though others ended while they were still shaped."""
+    kept, none = ({"form": "decay", "guarantee": one} for one in ("kept once the weight is 0", "none: 40 % is left"))
+    long, short = runs("bk-pref", 200, n=5, **kept), runs("bk-pref", 200, **none)[5:]
+    (comparison,), found = judged(runs("ppo", 600) + long + short)
+    row = comparison.rows[1]
+    assert (row.n, row.unguarded, row.guarantee) == (10, True, "none: 40 % is left")
+    assert any("has no guarantee (none: 40 % is left)" in one.text for one in found)
+
+
 def test_forms_of_one_method_are_told_apart_and_have_controls_of_their_own():
     trained = runs("ppo", 600)
     for form in ("pbrs", "advice"):

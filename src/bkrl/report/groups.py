@@ -79,13 +79,14 @@ class Group:
 
     @property
     def guarantee(self) -> str:
-        """What the form keeps, in a sentence; it begins with "none" where nothing is kept."""
-        return self.runs[0].guarantee
+        """What the form keeps, in a sentence; it begins with "none" where nothing is kept, be it in one run alone."""
+        said = [run.guarantee for run in self.runs]
+        return next(filter(_is_none, said), said[0])
 
     @property
     def unguarded(self) -> bool:
         """Whether what is optimal may have been changed: said wherever its result is shown."""
-        return self.guarantee.lower().startswith("none")
+        return _is_none(self.guarantee)
 
     @property
     def doubt(self) -> str:
@@ -139,6 +140,10 @@ class Group:
         method = find_method(self.alg)
         informed = method is not None and method.informed
         return informed and not self.is_control and not (self.empty and self.form == "advice")
+
+
+def _is_none(guarantee: str) -> bool:
+    return guarantee.lower().startswith("none")
 
 
 def is_baseline(name: str) -> bool:
