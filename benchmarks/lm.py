@@ -232,15 +232,20 @@ def scoring_ratios(count: int, rounds: int) -> dict[str, float]:
     return {name: min(ratios) for name, ratios in found.items()} | figures
 
 
+def with_rollout(agent: LanguageAgent, env_id: str, config: PPOConfig) -> tuple[PPO, Tensor, Tensor]:
+    """PPO with a rollout to learn from, its advantages and its returns."""
+    ppo = PPO(make_vec(env_id, config.num_envs), agent, [EnvReward()], config, total_steps=10**9)
+    ppo.collector.collect(Clock())
+    ppo.pay()
+    return ppo, *ppo.advantages()
+
+
 def distinct_ratio(steps: int, minibatches: int, rounds: int) -> float:
     """Every prompt of an update scored, over equal prompts once in a minibatch."""
     env_id = "BabyAI-GoToLocal-v0@actions=restricted"
     config = PPOConfig(num_envs=32, num_steps=steps, num_minibatches=minibatches, update_epochs=1)
     agent = LanguageAgent(open_language_model("tiny-t5"), env_id, 1, LanguageSettings(observations=1))
-    ppo = PPO(make_vec(env_id, 32), agent, [EnvReward()], config, total_steps=10**9)
-    ppo.collector.collect(Clock())
-    ppo.pay()
-    advantages, returns = ppo.advantages()
+    ppo, advantages, returns = with_rollout(agent, env_id, config)
     repeats, distinct = ppo.collector.repeats, scoring._distinct
 
     def once() -> None:
@@ -375,10 +380,7 @@ def beside_ratios(quick: bool, rounds: int) -> dict[str, float]:
     agent = LanguageAgent(smollm2(True) if quick else llama(192, 512, 6, 6, 2), ROOM, 1, settings)
     envs, steps = (4, 4) if quick else (64, 20)
     config = PPOConfig(num_envs=envs, num_steps=steps, num_minibatches=4, update_epochs=2)
-    ppo = PPO(make_vec(ROOM, envs), agent, [EnvReward()], config, total_steps=10**9)
-    ppo.collector.collect(Clock())
-    ppo.pay()
-    advantages, returns = ppo.advantages()
+    ppo, advantages, returns = with_rollout(agent, ROOM, config)
     read = {True: 0, False: 0}
     forward = agent.forward
 

@@ -130,8 +130,9 @@ class CriticLearner:
             for parameter, kept in zip(self.parameters, best, strict=True):
                 parameter.copy_(kept)
             self.critic.shrink(states[unseen], returns[unseen])
-            self.updates += updates
-            return updates, float(loss(unseen))
+            least = float(loss(unseen))
+        self.updates += updates
+        return updates, least
 
     def state(self) -> dict[str, Any]:
         return {

@@ -269,7 +269,7 @@ class PPO(RolloutLearner):
         repeats = self.collector.repeats
         if repeats is None or self.memory or not self.agent.costly:
             return None
-        return torch.from_numpy(repeats.numbers).flatten()
+        return torch.from_numpy(repeats.numbers)
 
     def _steps(self) -> tuple[int, _Look, _Parted]:
         """How many steps there are to learn from, what the agent says now of some of them, and a minibatch in parts."""

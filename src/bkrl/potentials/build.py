@@ -55,22 +55,19 @@ def learn_advice(
     raw, dataset = fitted.raw, fitted.dataset
     facts = env_spec(dataset.env_id)
     missions = dataset.text("mission")[1] if raw.reads.mission else ()
-    network = advice_network(facts, derive_seed(seed, "advice"), missions)
+    fresh = partial(advice_network, facts, derive_seed(seed, "advice"))
+    imitate = partial(advice.imitate, seed=seed, reporter=reporter)
     if told is not None:
-        network = advice_network(facts, derive_seed(seed, "advice"), (), POLICY_HIDDEN)
         record, wanted = told
-        psi, fit = advice.imitate(network, record, wanted, seed=seed, source="model", reporter=reporter)
+        psi, fit = imitate(fresh((), POLICY_HIDDEN), record, wanted, source="model")
     elif fitted.kind == "zero":
-        psi, fit = advice.no_advice(network)
+        psi, fit = advice.no_advice(fresh(missions))
         return psi, fit.facts()
     elif (table := raw.advises(len(facts.action_names))) is not None:
-        fresh = partial(advice_network, facts, derive_seed(seed, "advice"), missions, POLICY_HIDDEN)
         try:
             record, wanted = asked(table, raw, dataset, play_steps, seed, reporter)
             for number in range(play_rounds):
-                fast, _ = advice.imitate(
-                    fresh(), record, wanted, seed=seed, epochs=_EPOCHS_ON_THE_WAY, reporter=reporter
-                )
+                fast, _ = imitate(fresh(missions, POLICY_HIDDEN), record, wanted, epochs=_EPOCHS_ON_THE_WAY)
                 policy = advice.followed(fast.network)
                 met, answers = played(
                     table, raw, dataset, play_steps, derive_seed(seed, f"round {number}"), policy, reporter
@@ -78,12 +75,12 @@ def learn_advice(
                 record, wanted = record.joined(met), np.concatenate([wanted, answers])
         finally:
             table.close()
-        psi, fit = advice.imitate(fresh(), record, wanted, seed=seed, reporter=reporter)
+        psi, fit = imitate(fresh(missions, POLICY_HIDDEN), record, wanted)
     else:
         rows = np.arange(min(len(dataset.ages), ADVICE_ROWS))
         record = advice.Record.of(dataset, rows, raw.reads.mission)
         values = raw_values(fitted, rows, reporter, "read what Φ says of actions")
-        psi, fit = advice.decompose(network, record, values, raw.reads.horizon, seed=seed)
+        psi, fit = advice.decompose(fresh(missions), record, values, raw.reads.horizon, seed=seed)
     if fit.empty:
         return psi, fit.facts()
     reporter.say(
