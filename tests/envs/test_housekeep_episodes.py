@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import ReportConfig
+from bkrl.core.config import EvaluateConfig, ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import write_table
 from bkrl.core.reporter import Reporter
@@ -20,9 +20,10 @@ from bkrl.envs.housekeep import tables
 from bkrl.envs.housekeep.episodes import read_episodes, to_columns
 from bkrl.envs.housekeep.sampling import draw_episodes
 from bkrl.envs.housekeep.tables import models, scene, votes
-from bkrl.stages import report
+from bkrl.methods import TrainRsConfig
+from bkrl.stages import evaluate, report, train_rs
 from tests.envs.solved_housekeep import solved
-from tests.report.synthetic import train_rs
+from tests.report import synthetic
 
 ORIGINAL = "Housekeep-Symbolic-Original"
 
@@ -212,7 +213,7 @@ def test_runs_in_episodes_of_ones_own_can_be_reported_on(tmp_path: Path) -> None
     """The env's id has the path of its file, and the report's pictures have the env's id."""
     path = tmp_path / "own.parquet"
     write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 1, 0))))
-    trained = train_rs(tmp_path, "ppo", 1, env=f"{ORIGINAL}@file={path}", name="ppo-s1")
+    trained = synthetic.train_rs(tmp_path, "ppo", 1, env=f"{ORIGINAL}@file={path}", name="ppo-s1")
     made = report.run(ReportConfig(runs=(trained,), out=tmp_path / "report"), Reporter())
     pictures = [name for name in made.manifest["outputs"] if name.endswith(".png")]
     assert len(pictures) == 2
@@ -248,3 +249,15 @@ def test_other_episodes_under_the_same_name_are_another_run(tmp_path: Path, caps
     capsys.readouterr()
     assert run_command(command) == 2
     assert "holds a run that differs in input 'env file'" in capsys.readouterr().err
+
+
+def test_an_evaluation_records_the_episodes_of_the_env_that_its_policy_brings(tmp_path: Path) -> None:
+    """Without --env it recorded none, and took its figures of other episodes for those of the file."""
+    path, env = tmp_path / "own.parquet", f"{ORIGINAL}@file={tmp_path / 'own.parquet'}"
+    write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 2, 1))))
+    how: dict[str, Any] = {"env": env, "steps": 64, "eval_every": 64, "eval_episodes": 1}
+    policy = train_rs.run(TrainRsConfig("random", **how, out=tmp_path / "p"), Reporter()).path
+    (tmp_path / "own.toml").write_text('title = "one"\n[[condition]]\nname = "as it was"\n')
+    for name, conditions in (("plain", None), ("under", str(tmp_path / "own.toml"))):
+        config = EvaluateConfig(policy, out=tmp_path / name, episodes=1, gifs=0, conditions=conditions)
+        assert "env file" in evaluate.run(config, Reporter()).config["inputs"]

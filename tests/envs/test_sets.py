@@ -116,12 +116,15 @@ def test_conditions_of_the_set_are_planned(tmp_path: Path):
     assert plan(document("second", "CrafterReward-v1", "[1]", more), tmp_path).evaluation
 
 
-@pytest.mark.parametrize("asks", ["local:smollm2-135m", "progress:local:smollm2-135m", "openai:m", "rules", ""])
+@pytest.mark.parametrize(
+    "asks", ["local:smollm2-135m", "progress:local:smollm2-135m", "openai:m", "rules", "", "equal", "random:1"]
+)
 def test_no_suggester_is_asked_about_the_second_set(asks: str, tmp_path: Path):
-    """Goals of a language model, asked for while the policy learns, were let pass; those of nobody may be."""
+    """Goals of a language model, asked for while the policy learns, were let pass; those of nobody may be, nor
+    do controls know anything: they were refused."""
     study = document("second", "CrafterReward-v1", "[1]")
     study["world"][0]["algs"] = [{"name": "e", "alg": "ellm-ppo", "train_rs": {"suggester": asks or "progress:oracle"}}]
-    if not asks:
+    if asks in ("", "equal", "random:1"):
         assert plan(study, tmp_path).training
         return
     with pytest.raises(UsageError, match="e-s1 asks an annotator about a task of the second set while it learns"):

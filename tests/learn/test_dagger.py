@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.derive import merge
 from bkrl.envs import make_vec
 from bkrl.learn.bc import Cloning, demonstrations
-from bkrl.methods import TrainRsConfig
+from bkrl.learn.protocol import Saved
+from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.bc import ClonedLM
 from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
@@ -75,6 +77,24 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: py
     assert len(files) > 4
     for file in [*files, Path("policy.safetensors")]:
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes()
+
+
+def test_frozen_layers_read_a_round_anew_as_in_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Samples held states from the batches in which their prompts were played; a resumed run read them in one batch."""
+    lm = ClonedLM("tiny-causal", window=1, frozen=2)
+    how = settings(tmp_path / "one", lm=lm, steps=1000, batch_size=64, episodes_per_round=16, passes=1)
+    method: Any = find_method("dagger")
+    one, other = (method.build(how).learner for _ in range(2))
+    one.folder, other.folder = tmp_path / "one", tmp_path / "other"
+    one.iterate()
+    one.iterate()
+    saved = one.state()
+    shutil.copytree(one.folder, other.folder)
+    other.restore(Saved({name: np.asarray(tensor) for name, tensor in saved.tensors.items()}, saved.counters, True))
+    for name, tensor in one.cloning.data.inputs.items():
+        assert torch.equal(tensor, other.cloning.data.inputs[name]), name
+    one.close()
+    other.close()
 
 
 def test_its_datasets_can_be_cloned_and_hold_the_labels(run: Run, tmp_path: Path) -> None:

@@ -96,13 +96,22 @@ def test_a_checkpoint_holds_what_the_teacher_remembers(teacher: str) -> None:
 
 
 def test_what_a_teacher_said_before_a_checkpoint_has_no_part_in_what_it_says_later() -> None:
-    """The last digits of a network hang on how many rows it is given; a run that goes on has asked about none yet."""
+    """The last digits of a network hang on how many rows it is given; a run that goes on has asked about none yet.
+
+    A language model keeps what its frozen layers made of prompts until it begins, and nobody told a teacher to begin.
+    """
 
     class Counting(RandomAgent):
         wants = ("symbols",)
 
+        def begin(self, num_envs: int) -> Any:
+            self.acts = 0
+            return super().begin(num_envs)
+
         def act(self, views: Views, state: Any, started: Any, noise: Any) -> Acted:
-            return replace(super().act(views, state, started, noise), logits=np.full((len(views), 7), len(views), "f4"))
+            self.acts += 1
+            logits = np.full((len(views), 7), 1000 * self.acts + len(views), "f4")
+            return replace(super().act(views, state, started, noise), logits=logits)
 
     facts = env_spec(ENV)
     one, other = (learner(Counting(ENV, facts.family, facts.action_names), num_envs=32) for _ in range(2))

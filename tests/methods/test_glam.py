@@ -397,6 +397,10 @@ def test_it_clones_a_bot_and_goes_on_from_there(tmp_path: Path, episodes: int, s
     after: Any = load_agent(run.path)
     for (name, one), other in zip(after.module.named_parameters(), before.module.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6), name
+    assert run.facts["lm_is"].startswith("a policy that was trained here; before that, random weights")
+    zero = {"env": SHORT, "steps": 1, "eval_every": 1, "eval_episodes": 1, "lm": LMConfig(str(clone.path), window=1)}
+    read = train_rs.run(TrainRsConfig("zero-shot", **zero, out=tmp_path / "zero"), Reporter())
+    assert read.facts["lm_is"] == run.facts["lm_is"]  # of the clone it said that it had read nothing
     alike = train_rs.run(settings(tmp_path / "alike", **small, init_from=clone.path, lm=LMConfig()), Reporter())
     assert alike.facts["lm_settings_of_init_from"] == {"window": 1, "head_size": 16}
     taken: Any = load_agent(alike.path)
@@ -428,6 +432,15 @@ def test_a_clone_has_no_say_in_the_critic_of_what_goes_on_from_it(tmp_path: Path
         return found.own_critic, found.head_sizes, found.head_activation, found.action_head, found.observations
 
     here = ((64, 64), "relu") if action_head else ((1024, 1024), "sigmoid")  # a trained head keeps its size
+    for alg, name, value, only in (
+        ("glam", "vf_coef", 0.9, "--critic shared, or --compat g7"),
+        ("glam-published", "critic_first", 9, "--critic own"),
+    ):
+        given = {name: value} if name == "critic_first" else {"ppo": replace(PPO, **{name: value})}
+        told = without_effect(TrainRsConfig(alg, **how, init_from=clone.path, **given), [name])
+        assert told[name].startswith(only)  # nothing was said where --init-from left open which critic there would be
+        later = TrainRsConfig(alg, **how, init_from=tmp_path / "later", **given)
+        assert bool(without_effect(later, [name])) == (alg == "glam-published")
     made = built("glam-published")
     assert heads(made) == (False, *here, action_head, 1)
     before: Any = load_agent(clone.path)

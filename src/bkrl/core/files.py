@@ -40,14 +40,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def lock(file: IO[bytes]) -> bool:
+def lock(file: IO[bytes], shared: bool = False) -> bool:
     """Lock an open file until it is closed or its process ends; False: another process has locked it.
 
     Without locks in the system or the file system it is always True.
     """
     if fcntl is not None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:
@@ -72,13 +72,9 @@ def locked(path: Path) -> bool:
     """Whether a process has locked a file that this one may read. False where there is no file."""
     try:
         with path.open("rb") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not lock(file, shared=True)
     except OSError:
-        pass
-    return False
+        return False
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:

@@ -45,17 +45,14 @@ def load_plugins() -> None:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the nearest of `names`, of equal ones the first; an empty string when none is near."""
     by_lower = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=len(by_lower) or 1, cutoff=0.6)
-    if not near:
-        return ""
     matcher = difflib.SequenceMatcher(b=name.lower())
 
     def nearness(other: str) -> float:
         matcher.set_seq1(other)
         return matcher.ratio()
 
-    best = max(map(nearness, near))
-    return f" Did you mean '{next(by_lower[n] for n in by_lower if n in near and nearness(n) == best)}'?"
+    best = max(by_lower, key=nearness, default="")
+    return f" Did you mean '{by_lower[best]}'?" if best and nearness(best) >= 0.6 else ""
 
 
 class Registry(Generic[T]):

@@ -84,6 +84,7 @@ class Dagger(Learner):
 
     def _take(self, dataset: Dataset) -> int:
         """A round is among the samples from now on; how many it brings."""
+        self.agent.schedule(self.step)  # it is read anew, as by a run that goes on from here
         made = demonstrations(
             dataset, self.agent, only_successes=False, held_out=self.settings.held_out, seed=self.seed + self.number
         )

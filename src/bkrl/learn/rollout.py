@@ -159,7 +159,10 @@ class Collector:
             self.repeats.clear()
             self._keys.clear()
         if self.taught is not None:  # views of earlier rollouts are looked at anew, as by a run that goes on from here
-            ask = self.teacher.act if self.teacher_state else LookOnce(self.teacher).act
+            ask = self.teacher.act
+            if not self.teacher_state:
+                self.teacher.begin(self.envs.num_envs)
+                ask = LookOnce(self.teacher).act
 
         for t in range(T):
             if t % self.recurrence == 0:

@@ -19,6 +19,7 @@ from bkrl.methods.ppo import Setup, env_reward, facts_of, learner_of
 from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
 from bkrl.methods.settings import PublishedDefects, StartingWeights, form_facts
 from bkrl.methods.shaped import PotentialSettings, advise, open_potential, shaped_training, streams_of
+from bkrl.runs.folder import locate
 
 if TYPE_CHECKING:
     from bkrl.agents.language.agent import LanguageAgent
@@ -45,10 +46,15 @@ _LM = (AppliesWhen("--lm", lambda c: bool(c.lm.lm)),)
 _LORA = (AppliesWhen("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: not c.lm.action_head))
 
-_SHARED = AppliesWhen(
-    "--critic shared, or --compat g7",  # that of --init-from may be shared
-    lambda c: c.lm.critic == "shared" or "g7" in c.defects or (None if c.init_from else False),
-)
+
+def _shares(settings: GlamSettings) -> bool | None:
+    """Whether the critic is a head of the policy's model; None: it is that of a run which is not there yet."""
+    known = settings.init_from is None or (locate(settings.init_from) / "manifest.json").is_file()
+    critic = _like_its_source(settings)[0].lm.critic if known else settings.lm.critic
+    return critic == "shared" or "g7" in settings.defects or (False if known else None)
+
+
+_SHARED = AppliesWhen("--critic shared, or --compat g7", _shares)
 _OWN = (AppliesWhen("--critic own, without --compat g7", lambda c: not _SHARED.holds(c)),)
 _TAUGHT = (AppliesWhen("--imitate", lambda c: bool(c.imitate)),)
 _STARTED = (AppliesWhen("--init-from", lambda c: c.init_from is not None),)
@@ -273,13 +279,17 @@ def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> 
     return agent
 
 
-def lm_facts(agent: LanguageAgent) -> dict[str, Any]:
-    """What the manifest says of a language model."""
+def lm_facts(agent: LanguageAgent, init_from: Path | None = None) -> dict[str, Any]:
+    """What the manifest says of a language model that is itself, or goes on from, the policy of a run or none."""
+    from bkrl.runs.record import Run
+
+    run = locate(init_from or Path(agent.lm.name))
+    trained = (run / "manifest.json").is_file() and Run.open(run, verify=False).stage == "train-rs"
     return {
         "lm": agent.lm.name,
         "lm_kind": agent.lm.kind,
         "level": agent.lm.level,
-        "lm_is": KINDS[agent.lm.level],
+        "lm_is": ("a policy that was trained here; before that, " if trained else "") + KINDS[agent.lm.level],
         "lm_parameters": sum(parameter.numel() for parameter in agent.lm.model.parameters()),
         "lm_training": agent.settings.training.text,
         "wording": {name: value for name, value in agent.wording.to_json().items() if value},
@@ -419,9 +429,9 @@ def build(settings: GlamSettings) -> Training:
             streams, advised = streams_of(settings, opened), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, **more)
             training = shaped_training(settings, learner, opened, stack)
-    training.facts |= lm_facts(agent) | ({_TAKEN: taken} if taken else {})
+    training.facts |= lm_facts(agent, settings.init_from) | ({_TAKEN: taken} if taken else {})
     if settings.init_from is None:
-        training.notes.append(f"{agent.lm.name} is {agent.lm.level}, {KINDS[agent.lm.level]}.")
+        training.notes.append(f"{agent.lm.name} is {agent.lm.level}, {training.facts['lm_is']}.")
     else:
         same = ", ".join(f"{option_name((name,))} {value}" for name, value in taken.items())
         training.notes.append(f"Training goes on from {settings.init_from}{same and f', with its {same}'}.")

@@ -246,7 +246,7 @@ def open_potential(settings: Any, stack: ExitStack, variant: str | None = None) 
         raise UsageError(f"{source} {what}; use --alg bk-{found or 'code'}.")
     if (variant or found) == "own" and settings.shaping in ADVISED:
         raise UsageError(
-            "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay or additive."
+            "A potential of your own says nothing about actions: use --shaping pbrs, progress, decay, pbim or additive."
         )
     if (at_chance := made.facts.get("labels_at_chance")) and not settings.allow_chance and settings.trust == "full":
         raise UsageError(

@@ -22,7 +22,7 @@ from bkrl.potentials.protocol import ActionTable, Raw
 
 ROWS = 40_000
 """At most so many rows of the dataset, evenly spaced, are asked about; each of them twice more, varied."""
-_ENVS = 64
+PLAYED_ENVS = 64
 _BATCH = 8192
 _FIELD = 32  # so many entries of the same categories are a field of cells, fewer are numbers
 _SWAPS = 2
@@ -124,19 +124,19 @@ def played(
         table: the program's advice.
         raw: its potential, for what it reads.
         dataset: whose env is played.
-        steps: env steps, in 64 envs.
+        steps: env steps, rounded up to a multiple of `PLAYED_ENVS`.
         seed: of envs and actions.
         policy: (64, A) logits in 64 situations, and from what the program says there.
         reporter: where progress goes.
     """
-    envs = make_vec(dataset.env_id, _ENVS)
+    envs = make_vec(dataset.env_id, PLAYED_ENVS)
     rng = generator(seed, "played")
     fold = memory_of(dataset.env_id) if raw.reads.memory else None
-    kept = np.zeros((_ENVS, 0 if fold is None else fold.size), np.uint8)
+    kept = np.zeros((PLAYED_ENVS, 0 if fold is None else fold.size), np.uint8)
     seen = envs.reset(seed=derive_seed(seed, "played"))[0].copy()
     views, words, answers = [], [], []
     with reporter.progress("ask the program on the way", steps) as update:
-        for step in range(-(-steps // _ENVS)):
+        for step in range(-(-steps // PLAYED_ENVS)):
             missions = envs.missions().copy() if raw.reads.mission else None
             memory = None if fold is None else kept[:, : len(fold.names)].copy()
             told = table(present(seen, raw.reads.horizon, missions, memory))
@@ -150,6 +150,6 @@ def played(
                 fold.update(kept, seen, actions, after)
                 kept[terminated | truncated] = 0
             seen = after
-            update(min(steps, (step + 1) * _ENVS))
+            update(min(steps, (step + 1) * PLAYED_ENVS))
     envs.close()
     return of_views(np.concatenate(views), np.concatenate(words) if words else None), np.concatenate(answers)

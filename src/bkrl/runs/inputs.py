@@ -31,11 +31,11 @@ def read_by(config: object) -> dict[str, Path]:
     return found
 
 
-def file_of_env(settings: Mapping[str, Any]) -> dict[str, Path]:
-    """The file that the env of recorded settings reads: that of `@file=PATH`."""
-    _, _, options = str(settings.get("env")).partition("@")
-    named = dict(option.split("=", 1) for option in options.split(",") if "=" in option)
-    return {"env file": Path(named["file"])} if "file" in named else {}
+def files_of_envs(*envs: str) -> dict[str, Path]:
+    """The files that envs read: those of `@file=PATH`."""
+    options = [dict(one.split("=", 1) for one in env.partition("@")[2].split(",") if "=" in one) for env in envs]
+    files = dict.fromkeys(named["file"] for named in options if "file" in named)
+    return {f"env file {number}".removesuffix(" 1"): Path(file) for number, file in enumerate(files, 1)}
 
 
 def input_hash(recorded: Mapping[str, Any]) -> str:

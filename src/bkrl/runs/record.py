@@ -20,7 +20,7 @@ from bkrl.core.lines import LineFile, read_rows
 from bkrl.core.reporter import Reporter
 from bkrl.runs.folder import CONFIG, LOCK, MANIFEST, claim, find, leaves, only_config, remove_contents
 from bkrl.runs.identity import Config, differences
-from bkrl.runs.inputs import file_of_env
+from bkrl.runs.inputs import files_of_envs
 from bkrl.runs.software import command_line, software
 
 FORMAT = 1
@@ -78,7 +78,8 @@ class Run:
                 another process is at work in it, or it cannot be made. A run that wrote only its config is replaced.
         """
         path, places = Path(path), {name: Path(source) for name, source in (inputs or {}).items()}
-        places |= file_of_env(settings := plain(config))
+        settings = plain(config)
+        places |= files_of_envs(str(settings.get("env")))
         read = {name: _input(source) for name, source in places.items()}
         wanted = {"format": FORMAT, "stage": stage, "argv": command_line(), "config": settings, "inputs": read}
         with ExitStack() as stack:

@@ -23,6 +23,7 @@ from bkrl.llm.opening import check_name, open_session
 from bkrl.llm.session import AskSession
 from bkrl.potentials import advice_source, controls
 from bkrl.potentials.advice import enough
+from bkrl.potentials.asked import PLAYED_ENVS
 from bkrl.potentials.build import learn_advice, store
 from bkrl.potentials.code import advises
 from bkrl.potentials.config import TrainRmConfig
@@ -30,7 +31,7 @@ from bkrl.potentials.kinds import Maker, Shuffle, made_from
 from bkrl.potentials.parts import part_of
 from bkrl.potentials.protocol import FILE
 from bkrl.potentials.told import told_by
-from bkrl.runs.inputs import dataset_at
+from bkrl.runs.inputs import dataset_at, files_of_envs
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 
@@ -71,6 +72,7 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
         if config.part != "whole" or not (own or session is not None or control == "zero"):
             enough(len(dataset.actions))
     inputs = {"labels": config.labels, "dataset": source} if labelled else {"dataset": source}
+    inputs |= files_of_envs(Dataset.open(source).env_id) if config.play_steps else {}
     result = Run.begin(config, "train-rm", inputs, reporter)
     if make is None or result.complete:
         return result
@@ -92,7 +94,8 @@ def _run(config: TrainRmConfig, reporter: Reporter, stack: ExitStack) -> Run:
     same = control == "constant"
     play = {"play_steps": config.play_steps, "play_rounds": config.play_rounds}
     psi, advice = learn_advice(fitted, seed, reporter, same_everywhere=same, told=told, **play)
-    steps = config.play_steps * (1 + config.play_rounds) if advice["source"] == "program" else 0
+    played = -(-config.play_steps // PLAYED_ENVS) * PLAYED_ENVS if advice["source"] == "program" else 0
+    steps = played * (1 + config.play_rounds)
     advice |= answers
     exact = learnt(fitted.raw, labels, dataset) if same else None  # what such advice was made of, not Φ = 0
     if same:

@@ -11,6 +11,7 @@ from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
 from bkrl.core.settings import build
 from bkrl.envs import env_spec, sets
+from bkrl.llm import CONTROLS
 from bkrl.methods import method_of, methods, settings_from
 from bkrl.methods.goals import GoalSettings
 from bkrl.studies.entries import VARIANTS, Entry, entries_of
@@ -192,7 +193,9 @@ class StudySection:
             sets.check_task(name, cell.config.env, cell.run_dir.as_posix())
             sets.check_seed(name, cell.config.seed, cell.run_dir.as_posix(), "seeds")
             own = cell.config
-            asks = own.asks if isinstance(own, GoalSettings) else isinstance(own, settings.AskConfig)
+            asks = isinstance(own, settings.AskConfig)
+            if isinstance(own, GoalSettings):  # controls know nothing
+                asks = own.asks and own.suggested_by.partition(":")[0] not in CONTROLS
             if name == sets.SECOND.name and asks:
                 raise UsageError(
                     f"{cell.run_dir} asks an annotator about a task of the second set while it learns, and none may "

@@ -51,10 +51,6 @@ def _offset(cell: int) -> tuple[int, int]:
     return cell % VIEW_COLUMNS - VIEW_COLUMNS // 2, cell // VIEW_COLUMNS - VIEW_ROWS // 2
 
 
-def _distance(cell: int) -> int:
-    return sum(map(abs, _offset(cell)))
-
-
 def _steps(count: int, direction: str) -> str:
     return f"{count} step{'s' if count > 1 else ''} {direction}"
 
@@ -69,7 +65,7 @@ def _where(cell: int) -> str:
 
 _CELLS: Final = layout.VIEW.stop
 _AMOUNTS: Final = 256  # a byte each
-_NEAREST_FIRST: Final = np.array(sorted(range(_CELLS), key=lambda cell: (_distance(cell), cell)))
+_NEAREST_FIRST: Final = np.array(sorted(range(_CELLS), key=lambda cell: (sum(map(abs, _offset(cell))), cell)))
 _FACED_CELL: Final = np.array(FACED_CELL)
 _PIECES: Final[list[str]] = []
 """Every piece a caption can have, with what parts it from the one before: a sentence's end, a comma or "and"."""

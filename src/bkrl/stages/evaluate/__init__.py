@@ -22,6 +22,7 @@ from bkrl.core.files import atomic_write, read_json, write_table
 from bkrl.core.jit import announced
 from bkrl.core.reporter import Reporter, percent, percents
 from bkrl.envs import captioner, env_spec, family, make_vec
+from bkrl.runs.inputs import files_of_envs
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.stages.evaluate.conditions import env_of, path_of, read_conditions
@@ -63,7 +64,7 @@ def run(config: EvaluateConfig, reporter: Reporter) -> Run:
     if to_do(config):
         torch.set_num_threads(config.threads)
         envs = make_vec(env_id, min(config.episodes, MOST_AT_ONCE), backend=config.backend, **options_of(agent))
-    result = Run.begin(config, "evaluate", {"policy": config.policy}, reporter)
+    result = Run.begin(config, "evaluate", {"policy": config.policy, **files_of_envs(env_id)}, reporter)
     if envs is None or result.complete:
         return result
     modes = ("sampled", "greedy") if config.mode == "both" else (config.mode,)
@@ -147,7 +148,8 @@ def _under_conditions(config: EvaluateConfig, source: Run, agent: Agent, reporte
                 "measure out."
             )
     torch.set_num_threads(config.threads)
-    result = Run.begin(config, "evaluate", {"policy": config.policy, "conditions": path}, reporter)
+    files = files_of_envs(*(env_of(condition, agent.env_id) for condition in conditions.conditions))
+    result = Run.begin(config, "evaluate", {"policy": config.policy, "conditions": path, **files}, reporter)
     if result.complete:
         return result
     rows, episodes = played(agent, conditions, config, result, reporter)
