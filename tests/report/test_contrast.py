@@ -112,6 +112,21 @@ def test_over_datasets_success_at_the_end_has_an_interval_for_another_dataset() 
     assert final.low < -0.3
 
 
+def test_ends_that_are_all_alike_over_datasets_have_no_interval() -> None:
+    """Nothing varies, so no test can be made; then runs were resampled, as if there were no datasets: 100 to 100."""
+    ours = [
+        Trained(
+            key=f"{dataset}-{seed}", env=RED, alg="bk-code", seed=seed, settings={}, dataset=dataset, form="pbrs",
+            series=_success((0.0, 5e4, 1e5), (0.0, 0.1 * seed, 1.0)), potential=f"p{dataset}",
+        )
+        for dataset in ("d1", "d2", "d3")
+        for seed in (1, 2, 3)
+    ]  # fmt: skip
+    one = Group(RED, "bk-code", "bk-code", "none", tuple(ours))
+    found = _contrast(RED, one, _ending("ppo", dict.fromkeys(range(1, 7), 0.0)), 0.8)
+    assert (found.final.estimate, found.final.known, found.final.n) == (1.0, False, 3)
+
+
 def _ending(alg: str, rates: dict[int, float]) -> Group:
     """Runs that end, and have been throughout, at these rates of success, by seed."""
     runs = [
@@ -190,6 +205,10 @@ def test_patterns(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     ((one,), _) = contrast("rnd/*-s[12]", "ppo/*", 0.8)
     assert (one.a.n, one.b.n) == (2, 6)
+    ((one,), _) = contrast("rnd", f"{folder}:ppo", 0.8)  # one folder, spelt in two ways: a side had no runs
+    assert (one.a.n, one.b.n) == (6, 6)
+    ((one,), _) = contrast(".:rnd", f"{folder}:ppo", 0.8)
+    assert (one.a.n, one.b.n) == (6, 6)
 
 
 def test_envs_are_never_mixed(folder: Path):
@@ -498,6 +517,20 @@ def test_plain_ppo_stays_what_others_are_held_against_beside_more_runs_that_begi
     assert ours.ratio is not None
 
 
+def test_ppo_that_begins_as_a_policy_is_plain_only_beside_what_does(tmp_path: Path) -> None:
+    """With no other PPO beside it, it was "ppo", the baseline, and what began from nothing was held against it."""
+    for seed in (1, 2):
+        start = train_rs(tmp_path / "start", "bk-code", seed, env=KEY, name=f"start-s{seed}")
+        train_rs(tmp_path / "runs", "ppo", seed, 3e5, init_from=start)
+        train_rs(tmp_path / "runs", "rnd", seed, 2e5)
+        train_rs(tmp_path / "alike", "rnd", seed, 2e5, init_from=start)
+    runs = sorted((tmp_path / "runs").iterdir())
+    started = f"ppo (init_from={(tmp_path / 'start' / 'start').as_posix()})"
+    assert {one.label: one.is_baseline for one in _grouped(runs).values()} == {started: False, "rnd": False}
+    alike = [*runs[:2], *sorted((tmp_path / "alike").iterdir())]
+    assert {one.label: one.is_baseline for one in _grouped(alike).values()} == {"ppo": True, "rnd": False}
+
+
 def test_an_env_is_one_however_its_options_are_ordered(tmp_path: Path) -> None:
     """Runs in it were of two envs, "which are never compared", and what rests on such datasets was of two methods."""
     known, other = "{}@num_dists=4,actions=canonical", "{}@actions=canonical,num_dists=4"
@@ -526,13 +559,18 @@ def test_an_env_is_one_however_its_options_are_ordered(tmp_path: Path) -> None:
     assert (one.a.n, one.b.n) == (1, 1)
 
 
-def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path):
-    for seed in range(1, 4):
+def test_runs_that_begin_as_policies_of_one_entry_are_one_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for seed in (1, 2, 3, 5):
         train_rs(tmp_path / "ppo", "ppo", seed)
         start = train_rs(tmp_path / "start", "ppo", seed, env=KEY, name=f"oracle-s{seed}")
-        train_rs(tmp_path / "later", "ppo", seed, init_from=start)
+        if seed < 5:
+            train_rs(tmp_path / "later", "ppo", seed, init_from=start)
     (one,), _ = contrast(str(tmp_path / "later"), str(tmp_path / "ppo"), 0.8)
     assert one.a.n == 3
+    monkeypatch.chdir(tmp_path)
+    train_rs(tmp_path / "later", "ppo", 5, init_from=Path("start/oracle-s5"))  # spelt otherwise, it was a second method
+    (one,), _ = contrast(str(tmp_path / "later"), str(tmp_path / "ppo"), 0.8)
+    assert one.a.n == 4
     train_rs(tmp_path / "later", "ppo", 4, init_from=tmp_path / "start" / "oracle-s3")  # not the policy of its seed
     with pytest.raises(UsageError, match="holds several methods"):
         contrast(str(tmp_path / "later"), str(tmp_path / "ppo"), 0.8)

@@ -58,10 +58,11 @@ def contrast(a: str, b: str, threshold: float) -> tuple[list[Contrast], list[str
     trained, problems = training_runs(chain, list(chain.nodes.values()))
     problems = [*chain.problems, *problems]
     groups = grouped(trained)
-    keys = [{path.as_posix() for path in found} for found, _ in paths]
+    keys = [{path.resolve() for path in found} for found, _ in paths]
+    at = {run.key: Path(run.key).resolve() for run in trained}
     sides = [
-        _chosen(side, [replace(one, runs=tuple(run for run in one.runs if run.key in mine)) for one in groups], method)
-        for side, mine, (_, method) in zip((a, b), keys, paths, strict=True)
+        _chosen(side, [replace(one, runs=tuple(run for run in one.runs if at[run.key] in mine)) for one in groups], how)
+        for side, mine, (_, how) in zip((a, b), keys, paths, strict=True)
     ]
     repeated: list[str] = []
     for found in sides:  # what stands on both sides repeats nothing: it may be the same command with another bkrl
@@ -209,13 +210,19 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     rng = generator(0, "report", "contrast", env, a.label, b.label)
     finals, scores = zip(*(final_and_average(group, both.horizon) for group in (a, b)), strict=True)
     found = difference(a, b, both.horizon, threshold)
-    average = found.p.difference if found.p else st.mean_difference(scores[0], scores[1], rng)
     origins = (a.origins, b.origins)  # runs on one dataset say little of another
-    end = compare_over_datasets(finals[0], finals[1], origins) if several(*origins) else None
+    datasets = several(*origins)
+
+    def apart(sides: Any, one: st.Interval, other: st.Interval) -> st.Interval:
+        """What no test was made of has no interval over datasets."""
+        return st.unknown(one.estimate - other.estimate, datasets) if datasets else st.mean_difference(*sides, rng)
+
+    average = found.p.difference if found.p else apart(scores, *(row.average for row in both.rows))
+    end = compare_over_datasets(finals[0], finals[1], origins) if datasets else None
     paired = found.p is not None and found.p.units == "pairs"
     if paired:
         end = st.paired_test(by_seed(a, finals[0]), by_seed(b, finals[1]), rng)
-    final = end.difference if end else st.mean_difference(finals[0], finals[1], rng)
+    final = end.difference if end else apart(finals, *(row.final for row in both.rows))
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]

@@ -204,7 +204,7 @@ def grouped(runs: Sequence[Trained]) -> list[Group]:
         for alg in sorted({run.alg for run in here}, key=lambda alg: (not is_baseline(alg), alg)):
             same = [run for run in here if run.alg == alg]
             by_label: dict[str, list[Trained]] = {}
-            for run, label in zip(same, _labels(same), strict=True):
+            for run, label in zip(same, _labels(same, here), strict=True):
                 by_label.setdefault(label, []).append(run)
             groups += [Group(env, alg, label, own[0].control, tuple(own)) for label, own in by_label.items()]
     return sorted(groups, key=lambda g: (g.env, not g.is_baseline, g.is_control, g.label))
@@ -244,8 +244,10 @@ def without_repeats(group: Group) -> tuple[Group, list[str]]:
     return replace(group, runs=tuple(kept.values())), notes
 
 
-def _labels(runs: Sequence[Trained]) -> list[str]:
+def _labels(runs: Sequence[Trained], everybody: Sequence[Trained]) -> list[str]:
     """One label for each run of an algorithm in an env: the algorithm, and what sets it apart from the others.
+
+    `everybody`: the runs of all algorithms there. PPO that begins as a policy is plain only beside what does, too.
 
     What all runs have needs no mention, and what is a method's default; of other settings, what most runs have.
     """
@@ -260,6 +262,9 @@ def _labels(runs: Sequence[Trained]) -> list[str]:
     common = {key: min((one for one, n in counts if n == counts[0][1]), default="") for key, counts in usual.items()}
     defaults = _defaults(runs[0].alg)
     common |= {key: defaults[key] for key in keys & defaults.keys() if len(usual[key]) > 1}
+    if is_baseline(runs[0].alg):
+        values = {key: {one.settings.get(key, "") for one in everybody} for key in keys & {"init_from", "guide"}}
+        common |= {key: "" for key, own in values.items() if len(own) > 1}
     drawn = ("labels", "advice")  # controls whose name says who answered
     annotators = {run.annotator for run in runs if run.annotator and not run.control.endswith(drawn)}
     labels = []

@@ -221,6 +221,8 @@ def _entry_of(node: Node, recorded: str) -> str:
         was, now = was.parent, now.parent
     if place.is_relative_to(was):
         place = now / place.relative_to(was)
+    place = place.absolute()
+    place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
     seed = f"-s{node.config.get('seed')}"
     drawn = re.search(rf"((-d\d+)?(-l\d+)?){seed}$", Path(node.key).name)
     return re.sub(f"({drawn[1] if drawn else ''})?{seed}$", "", place.as_posix())
