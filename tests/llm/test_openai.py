@@ -508,6 +508,17 @@ def test_every_request_failing_alike_ends_the_run(server: FaultServer, tmp_path:
     assert len(server.requests) < 100
 
 
+@pytest.mark.parametrize(("habit", "count", "reason"), [("null_content", 2, "empty"), ("400", 25, "bad request")])
+def test_a_run_whose_other_answers_are_kept_goes_on_where_the_rest_has_none(
+    server: FaultServer, tmp_path: Path, habit: str, count: int, reason: str
+) -> None:
+    """Only what this process had received counted as an answer, so such a run stopped, and paid, at every start."""
+    ask(tmp_path, 3)
+    server.plan = lambda prompt, attempt: habit
+    exchanges, _ = ask(tmp_path, 3 + count)
+    assert [exchange.reason for exchange in exchanges] == [""] * 3 + [reason] * count
+
+
 @pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
 def test_answers_are_not_mixed_up_under_faults(server: FaultServer, tmp_path: Path, count: int) -> None:
     faults = ("500", "reset_mid", "truncated_json", "empty_choices", "429:0", "short_body", "not_utf8")

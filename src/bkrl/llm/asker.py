@@ -226,7 +226,8 @@ class Asker:
             hopeless = hopeless or (outcome.reason in EMPTY and bad >= EMPTY_ANSWERS)
             if outcome.kind in ("item", "again") or used_up or hopeless:
                 return self._failed(key, request, outcome)
-            if self._answered == 0 and outcome.reason in NEVER_ANSWERED and attempt >= EARLY_ATTEMPTS:
+            came = self.usage.keys if outcome.reason in EMPTY else self._answered
+            if not came and outcome.reason in NEVER_ANSWERED and attempt >= EARLY_ATTEMPTS:
                 raise self._halt(str(outcome))
             pause = random.uniform(0.0, min(policy.longest_pause, policy.first_pause * 2.0 ** (attempt - 1)))
             await asyncio.sleep(max(pause, outcome.retry_after or 0.0))
@@ -306,7 +307,7 @@ class Asker:
 
     def _failed(self, key: str, request: Request, fault: Fault) -> Exchange:
         self._given_up[fault.reason] += 1
-        if self._answered == 0 and self._given_up[fault.reason] >= EARLY_FAILURES:
+        if not self.usage.keys and self._given_up[fault.reason] >= EARLY_FAILURES:
             raise self._halt(f"The first {EARLY_FAILURES} requests all failed: {fault}")
         return Exchange(request, key, None, fault.reason, str(fault))
 

@@ -19,7 +19,7 @@ from bkrl.llm.protocol import LOCAL, Tier
 
 EMPTY = ("empty", "no choices")
 NEVER_ANSWERED = ("unreachable", "not an API", *EMPTY)
-"""Reasons that end the session when not one reply has come yet: the address or model is wrong, patience is no help."""
+"""Reasons that end the session when not one reply has come (where empty: nor is kept): address or model are wrong."""
 EARLY_ATTEMPTS = 4
 EARLY_FAILURES = 20
 EMPTY_ANSWERS = 6
