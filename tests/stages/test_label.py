@@ -460,6 +460,27 @@ def test_a_dry_run_of_programs_asks_what_the_run_asks(
 
 
 @pytest.mark.usefixtures("without_a_key")
+def test_what_is_kept_of_first_samples_does_not_lower_what_further_ones_cost(
+    babyai: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all first samples kept it said "at most $0.00", and four more of each were sent and paid for."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[[price]]\nmodel = "m"\ninput = 1\noutput = 1\n')
+    settings: dict[str, Any] = {"llm": "openai:m", "ask": "closed", "num": 4, "prices": prices, "votes": 5}
+    config = LabelConfig(babyai, cache=tmp_path / "cache", dry_run=True, **settings)
+    with FaultServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        before = stage.outlook(config, Reporter())
+        with pytest.raises(RunFailed, match="usable"):
+            label(babyai, tmp_path, **{**settings, "votes": 1})
+        told = stage.outlook(config, Reporter())
+    assert (told.kept, told.tokens_in, told.at_most) == (told.requests, 0, 5)
+    most, then = (float(one.values()["most_usd"]) for one in (before, told))  # type: ignore[arg-type]
+    assert then == pytest.approx(0.8 * most)
+    assert "at most 0)" not in told.text()
+
+
+@pytest.mark.usefixtures("without_a_key")
 @pytest.mark.parametrize(("variant", "num"), [("code", 3), ("code", 1), ("pref", 6)])
 def test_a_dry_run_counts_what_later_prompts_hold(babyai: Path, tmp_path: Path, variant: Any, num: int) -> None:
     """At most each reply is cut off, so that each prompt is paid for twice, and later prompts hold one such reply."""

@@ -20,9 +20,9 @@ class Outlook:
     """Totals of what is still to be asked. Tokens in are estimated from characters; tokens out are guessed (or taken
     from `measured` replies of the same questions), and bounded by replies that are all cut off and asked for once more
     with more room. `prompts` are some of those that would be sent, `notes` what a person should know besides. All
-    figures are for `requests` questions; there may be `at_most` times as many. `carried`: so many earlier replies stand
-    in a prompt, on average, at most, each beside words of ours that are no longer than the first prompt; only what is
-    paid at most counts them.
+    figures are for `requests` questions; there may be `at_most` times as many, those besides with `each` tokens in and
+    most tokens out, the mean of all, kept or not. `carried`: so many earlier replies stand in a prompt, on average, at
+    most, each beside words of ours that are no longer than the first prompt; only what is paid at most counts them.
     """
 
     requests: int
@@ -37,6 +37,7 @@ class Outlook:
     notes: tuple[str, ...] = ()
     at_most: float = 1.0
     carried: float = 0.0
+    each: tuple[float, float] = (0.0, 0.0)
 
     def times(self, factor: float, **more: Any) -> Self:
         """As many times the tokens; `more`: other fields."""
@@ -54,8 +55,7 @@ class Outlook:
         most = f" to {self.requests * self.at_most:,.0f}" if self.at_most > 1 else ""
         return [
             f"{self.requests:,}{most} requests{kept}. To be asked: about {self.tokens_in:,} tokens in (at "
-            f"{CHARS_PER_TOKEN} characters a token), {self.tokens_out:,} out ({out}; at most "
-            f"{self.most_tokens_out * self._most:,.0f}).",
+            f"{CHARS_PER_TOKEN} characters a token), {self.tokens_out:,} out ({out}; at most {self._most[1]:,.0f}).",
             self._in_words(),
             "Nothing was asked or written.",
         ]
@@ -63,7 +63,7 @@ class Outlook:
     def values(self) -> dict[str, object]:
         """All of it as plain values; dollars are None where the price is not known."""
         about, most = self._dollars() or (None, None)
-        values = {name: value for name, value in vars(self).items() if name not in ("price", "notes", "prompts")}
+        values = {name: one for name, one in vars(self).items() if name not in ("price", "notes", "prompts", "each")}
         words = {"note": "\n".join(self.notes) or None, "prompts": list(self.prompts)}
         return {**values, "usd": about, "most_usd": most, "price": self.price and self.price.source, **words}
 
@@ -72,14 +72,15 @@ class Outlook:
         if self.price is None:
             return None
         about = self.price.of_tokens(self.tokens_in, self.tokens_out, 0, self.tier)
-        longest = self.most_tokens_out * LONGER_REPLY / (1 + LONGER_REPLY)
-        most_in = round(2 * (self.tokens_in + self.carried * (self.tokens_in + longest)))
-        return about, self._most * self.price.of_tokens(most_in, self.most_tokens_out, 0, self.tier)
+        tokens, out = self._most
+        most_in = round(2 * (tokens + self.carried * (tokens + out * LONGER_REPLY / (1 + LONGER_REPLY))))
+        return about, self.price.of_tokens(most_in, round(out), 0, self.tier)
 
     @property
-    def _most(self) -> float:
-        """So many times what is to be asked may be: none of what comes besides the `requests` is kept."""
-        return (self.requests * self.at_most - self.kept) / max(1, self.requests - self.kept)
+    def _most(self) -> tuple[float, float]:
+        """Tokens in and out, at most: none of what comes besides the `requests` is kept."""
+        more = self.requests * (self.at_most - 1)
+        return self.tokens_in + more * self.each[0], self.most_tokens_out + more * self.each[1]
 
     def _in_words(self) -> str:
         dollars = self._dollars()
@@ -117,16 +118,24 @@ def forecast(
     open_ = [request for request, reply in zip(wanted, kept) if reply is None]
     lengths = [reply.completion_tokens for reply in kept if reply is not None and reply.completion_tokens is not None]
     typical = sum(lengths) / len(lengths) if lengths else guess
+    (tokens_in, longest), (each_in, each_out), count = _tokens(open_), _tokens(wanted), max(1, len(wanted))
     return Outlook(
         requests=len(wanted),
         kept=len(wanted) - len(open_),
-        tokens_in=sum(len(message.text) for request in open_ for message in request.messages) // CHARS_PER_TOKEN,
+        tokens_in=tokens_in,
         tokens_out=round(sum(min(typical, request.max_tokens) for request in open_)),
-        most_tokens_out=sum(request.max_tokens for request in open_) * (1 + LONGER_REPLY),
+        most_tokens_out=longest,
         measured=len(lengths),
         price=price,
         tier=tier,
+        each=(each_in / count, each_out / count),
     )
+
+
+def _tokens(requests: list[Request]) -> tuple[int, int]:
+    """In and, with replies that are all cut off, out."""
+    chars = sum(len(message.text) for request in requests for message in request.messages)
+    return chars // CHARS_PER_TOKEN, sum(request.max_tokens for request in requests) * (1 + LONGER_REPLY)
 
 
 def _kept(requests: list[Request], cache: Path, identity: Mapping[str, str] | None) -> list[Reply | None]:
