@@ -8,7 +8,7 @@ moment of it gets
 * the goals that are sensible now: those that lie on a shortest way to success, before or at its first change of a thing
   (a key picked up, a door opened), so that walking alone stands between;
 
-and every goal its importance: in which share of best play (all shortest ways alike) it is reached at all.
+and every goal its importance: in which share of best play (in each state all best actions alike) it is reached at all.
 Exact values know everything from the start, so they say nothing of exploring: such goals are left out.
 """
 
@@ -189,7 +189,7 @@ def _reached(
 
 def _sensible(states: States, goals: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """(S, G) whether each goal is sensible in each state; (G,) in which share of best play from the first one it is
-    reached.
+    reached, in each state all best actions alike.
     """
     away = distances(states)
     after = np.where(states.success, 0.0, np.where(states.over, np.inf, away[states.next_state]))
