@@ -89,6 +89,8 @@ def test_nearness_to_things_is_knowledge_of_babyai(monkeypatch, turned):
             assert found[part][figure] == pytest.approx(-opposite[part][figure])
         for row in found[part]["tasks"]:
             assert abs(row["states_rho"]["rho"]) <= row["ceiling"] + 0.02 <= 1.02
+    # each has two objects to go to, which counted as two layouts and were drawn as such for the intervals
+    assert [row["layouts"] for row in found["small"]["tasks"]] == [2, 2]
     # a task that is not known is likelier to be done where things are near
     assert found["small"]["any_task"]["states_rho"]["rho"] > found["small"]["mean_states_rho"]
     assert [row["task"] for row in found["paper"]["tasks"]] == ["PickUp-RedBall-S20"]

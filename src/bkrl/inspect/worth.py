@@ -16,7 +16,7 @@ has no mean.
 A potential is asked about the actions that it knows alone; tasks that take others are left out.
 
 No function of the view alone can reach 1 where states that look the same are worth different things. The `ceiling` is
-what the mean rank of each view reaches: the best that a potential without memory, *told* the task, could do.
+what the mean rank of each view reaches: the best of a potential without memory, *told* the task but not the object.
 """
 
 from collections.abc import Iterable, Sequence
@@ -117,6 +117,12 @@ class _Pool:
         self.truth.append(truth[kept])
         self.views.append(views[kept])
 
+    def join(self, parts: "_Pool") -> None:
+        """Add the parts of one layout as one."""
+        for name, found in vars(parts).items():
+            if found:
+                vars(self)[name].append(np.concatenate(found))
+
     def figures(self, task: str) -> TaskWorth:
         """One row of a table."""
         return {
@@ -163,16 +169,16 @@ def _small(potential: Potential, layouts: int, seed: int) -> LevelsWorth:
         moment = explorer.draw(number)
         found: list[tuple[States, NDArray[np.float64]]] = []
         for task in (GO_TO, PICK_UP) if PICKUP in known else (GO_TO,):
+            parts = _Pool()
             for kind, color in objects_of(moment):
                 states = explorer.explore(assign(moment, task, kind, color), known)
                 if states is None:
                     continue
                 values = optimal_values(states, GAMMA)
                 rng = generator(seed, "worth", SMALL, number, task, kind, color)
-                _measure(
-                    pools.setdefault("go to" if task == GO_TO else "pick up", _Pool()), potential, states, values, rng
-                )
+                _measure(parts, potential, states, values, rng)
                 found.append((states, values))
+            pools.setdefault("go to" if task == GO_TO else "pick up", _Pool()).join(parts)
         _measure_together(together, potential, found)
     return _table("exact optimal value, every action", f"{SMALL}, rooms of 5×5 with two objects", pools, together)
 
