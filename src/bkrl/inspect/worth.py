@@ -178,7 +178,8 @@ def _small(potential: Potential, layouts: int, seed: int) -> LevelsWorth:
                 rng = generator(seed, "worth", SMALL, number, task, kind, color)
                 _measure(parts, potential, states, values, rng)
                 found.append((states, values))
-            pools.setdefault("go to" if task == GO_TO else "pick up", _Pool()).join(parts)
+            if parts.truth:
+                pools.setdefault("go to" if task == GO_TO else "pick up", _Pool()).join(parts)
         _measure_together(together, potential, found)
     return _table("exact optimal value, every action", f"{SMALL}, rooms of 5×5 with two objects", pools, together)
 
