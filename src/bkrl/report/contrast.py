@@ -215,14 +215,16 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
 
     def apart(sides: Any, one: st.Interval, other: st.Interval) -> st.Interval:
         """What no test was made of has no interval over datasets."""
-        return st.unknown(one.estimate - other.estimate, datasets) if datasets else st.mean_difference(*sides, rng)
+        if datasets:
+            return st.unknown(one.estimate - other.estimate, datasets)
+        return st.mean_difference(sides[0], sides[1], rng)
 
-    average = found.p.difference if found.p else apart(scores, *(row.average for row in both.rows))
+    average = found.p.difference if found.p else apart(scores, both.rows[0].average, both.rows[1].average)
     end = compare_over_datasets(finals[0], finals[1], origins) if datasets else None
     paired = found.p is not None and found.p.units == "pairs"
     if paired:
         end = st.paired_test(by_seed(a, finals[0]), by_seed(b, finals[1]), rng)
-    final = end.difference if end else apart(finals, *(row.final for row in both.rows))
+    final = end.difference if end else apart(finals, both.rows[0].final, both.rows[1].final)
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
     notes = [*both.notes]
