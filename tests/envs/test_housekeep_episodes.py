@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bkrl.cli.main import run_command
-from bkrl.core.config import EvaluateConfig, ReportConfig
+from bkrl.core.config import CollectConfig, EvaluateConfig, ReportConfig
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.files import write_table
 from bkrl.core.reporter import Reporter
@@ -20,8 +20,10 @@ from bkrl.envs.housekeep import tables
 from bkrl.envs.housekeep.episodes import read_episodes, to_columns
 from bkrl.envs.housekeep.sampling import draw_episodes
 from bkrl.envs.housekeep.tables import models, scene, votes
+from bkrl.labelers.config import LabelConfig
 from bkrl.methods import TrainRsConfig
-from bkrl.stages import evaluate, report, train_rs
+from bkrl.potentials.config import TrainRmConfig
+from bkrl.stages import collect, evaluate, label, report, train_rm, train_rs
 from tests.envs.solved_housekeep import solved
 from tests.report import synthetic
 
@@ -261,3 +263,15 @@ def test_an_evaluation_records_the_episodes_of_the_env_that_its_policy_brings(tm
     for name, conditions in (("plain", None), ("under", str(tmp_path / "own.toml"))):
         config = EvaluateConfig(policy, out=tmp_path / name, episodes=1, gifs=0, conditions=conditions)
         assert "env file" in evaluate.run(config, Reporter()).config["inputs"]
+
+
+def test_a_potential_whose_program_plays_records_the_episodes_of_its_dataset(tmp_path: Path) -> None:
+    """With other episodes at the path, the same command said that it was complete."""
+    path, env = tmp_path / "own.parquet", f"{ORIGINAL}@file={tmp_path / 'own.parquet'}"
+    write_table(path, pa.table(to_columns(draw_episodes("Rs_int", "train", 2, 1))))
+    data = collect.run(CollectConfig(env=env, explorer="random", episodes=3, out=tmp_path / "d"), Reporter()).path
+    labels = label.run(LabelConfig(data, "code", llm="rules", out=tmp_path / "l"), Reporter()).path
+    made = train_rm.run(TrainRmConfig(labels, play_steps=64, out=tmp_path / "phi"), Reporter())
+    assert sorted(made.config["inputs"]) == ["dataset", "env file", "labels"]
+    before = train_rm.run(TrainRmConfig(labels, out=tmp_path / "other"), Reporter())
+    assert sorted(before.config["inputs"]) == ["dataset", "labels"]
