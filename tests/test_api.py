@@ -243,6 +243,10 @@ def test_what_cannot_be_registered_is_refused():
     bkrl.register_potential("own-zero", lambda artefact: lambda windows: np.zeros(len(windows)))
     with pytest.raises(UsageError, match="with lo below hi"):
         bkrl.write_potential("x", "own-zero", "Toy-Chain", scale=(1.0, 1.0))
+    with pytest.raises(UsageError, match="two numbers with lo below hi"):  # its file was called damaged
+        bkrl.write_potential("x", "own-zero", "Toy-Chain", scale=(float("-inf"), 0.0))
+    with pytest.raises(UsageError, match="from 0 to 10,000, not -1"):
+        bkrl.write_potential("x", "own-zero", "Toy-Chain", horizon=-1)
     with pytest.raises(UsageError, match="keeps a setting 'advice'"):  # it was written, and could not be opened
         bkrl.write_potential("x", "own-zero", "Toy-Chain", settings={"advice": 6})
     with pytest.raises(UsageError, match="no potential of kind 'nothing'"):

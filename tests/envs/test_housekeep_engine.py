@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import play
+from bkrl.agents.random import RandomAgent
 from bkrl.core.errors import InputError
-from bkrl.envs import captioner, family, make_vec
+from bkrl.envs import captioner, env_spec, family, make_vec
 from bkrl.envs.housekeep import layout
 from bkrl.envs.housekeep.episodes import shipped
 from bkrl.envs.housekeep.floors import BODY, CELL, floor, view_map
@@ -266,6 +267,19 @@ def test_the_bots_episode_is_perfect_by_every_metric() -> None:
     assert 0.6 <= found["soft_score"] <= 1
     assert 0 < found["rearrangement_quality"] <= 1
     assert (found["success_seen_classes"], math.isnan(found["success_unseen_classes"])) == (1, True)
+
+
+def test_the_other_backend_measures_the_same() -> None:
+    """It left the metrics of an episode out, and an evaluation had none of Housekeep's."""
+    facts = env_spec(f"{TASK}@control=high,length=30")
+    agent = RandomAgent(facts.env_id, facts.family, facts.action_names)
+    ours, theirs = (
+        list(play(agent, make_vec(agent.env_id, 2, backend=backend), 2, seed=0)) for backend in ("native", "reference")
+    )
+    assert len(ours[0].metrics) > 5
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.metrics.keys() == other.metrics.keys()
+        assert [*one.metrics.values()] == pytest.approx([*other.metrics.values()], nan_ok=True)
 
 
 @pytest.mark.parametrize("control", ["low", "high"])

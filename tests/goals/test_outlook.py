@@ -36,6 +36,25 @@ def test_what_runs_met_lies_below_the_most_that_is_said(steps, reckoned, met):
     assert reckoned < met < most_of(steps) * reckoned < 2 * met
 
 
+WHOLE_ROWS = {"eval_every": 4_096, "eval_episodes": 16}  # 6,016 steps, in rows of 64
+
+
+def played(config) -> int:
+    """Steps of training and, at most, of its evaluations."""
+    return config.steps + (1 + -(-config.steps // config.eval_every)) * config.eval_episodes * 60
+
+
+def test_evaluations_meet_situations_too(tmp_path: Path, monkeypatch):
+    """They were left out, however many there were."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    how = {"suggester": "openai:gpt-4o-mini", "steps": 4_096, "cache": tmp_path / "c", "dry_run": True}
+    few, many, greedy = (
+        train_rs.outlook(settings(tmp_path / "run", **how, **more)).requests
+        for more in ({"eval_episodes": 1}, {"eval_episodes": 300}, {"eval_episodes": 150, "eval_greedy": True})
+    )
+    assert 1.5 * few < many == greedy
+
+
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     config = settings(tmp_path / "run", suggester="openai:gpt-4o-mini", steps=4_096, cache=tmp_path / "c", dry_run=True)
@@ -57,25 +76,26 @@ def test_situations_that_read_alike_are_one_question(tmp_path: Path, monkeypatch
     """How a player feels is told of the sleepy alone, so 281 situations were 180 questions, and 281 were reckoned."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     how = {"suggester": "openai:gpt-4o-mini", "goal_ask": ask, "steps": 4_096, "cache": tmp_path / "c"}
-    config = settings(tmp_path / "run", dry_run=True, **how)
+    config = settings(tmp_path / "run", dry_run=True, **how, **WHOLE_ROWS)
     with ExitStack() as stack:
         suggester = source_of(config, stack).book.suggester
-        met, expected = situations_met(config.env, config.steps, config.seed)
+        met, expected = situations_met(config.env, played(config), config.seed)
         sent = {request_key({}, request) for key in met for request in suggester.requests(key)}
     assert expected == len(met)
     found = train_rs.outlook(config)
     assert found.requests == len(sent) < 0.9 * each * len(met)
-    most = most_of(config.steps) * each * len(met)  # a policy may meet such as all read differently
+    most = most_of(played(config)) * each * len(met)  # a policy may meet such as all read differently
     assert found.at_most * found.requests == pytest.approx(most * (1 if ask == "open" else config.goal_votes))
 
 
 def test_what_is_kept_does_not_lower_what_more_situations_may_ask(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    config = settings(tmp_path / "run", suggester="openai:gpt-4o-mini", steps=4_096, cache=tmp_path / "c", dry_run=True)
+    how = {"suggester": "openai:gpt-4o-mini", "steps": 4_096, "cache": tmp_path / "c"}
+    config = settings(tmp_path / "run", dry_run=True, **how, **WHOLE_ROWS)
     before = train_rs.outlook(config)
     with ExitStack() as stack, Store(config.cache) as store:
         asked = source_of(config, stack).book.suggester
-        for key in situations_met(config.env, config.steps, config.seed)[0]:
+        for key in situations_met(config.env, played(config), config.seed)[0]:
             (request,) = asked.requests(key)
             store.put(request_key(asked.session.backend.identity, request), Reply("- drink water", completion_tokens=3))
     found = train_rs.outlook(config)

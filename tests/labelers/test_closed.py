@@ -261,6 +261,26 @@ def test_words_that_do_not_rename_are_refused(data, words):
         plan_of(data, "goal", rename=words)
 
 
+def test_a_moment_of_which_no_answer_came_is_not_one_without_a_goal(data):
+    """It was "labelled" without a goal, as where the annotator finds none, and no share of such answers was told."""
+    plan = plan_of(data, "goal", num=8)
+    captions = closed.captions_of(plan.dataset, closed.queries_of(plan))
+
+    def say(request: Request) -> str:
+        if captions[0] in request.messages[1].text:
+            raise Fault("item", "filtered")
+        return odds_of(2.0 if "go to a key" in request.messages[1].text else -1.0, request.choices)
+
+    with asker(say) as session:
+        done = closed.CLOSED["goal"].label(plan, session)
+    for row, caption in zip(done.table, captions, strict=True):
+        wanted = ("failed", None) if caption == captions[0] else ("labelled", "go to a key")
+        assert (row["status"], row["goal"]) == wanted
+    distinct = len(set(captions))
+    assert done.quality["invalid"]["rate"] == pytest.approx(1 / distinct)
+    assert done.quality["invalid"]["n"] == distinct * len(closed.vocabulary(plan.dataset.env_id))
+
+
 def test_goals_are_those_that_are_likelier_than_most(data):
     def say(request: Request) -> str:
         text = request.messages[1].text

@@ -126,6 +126,11 @@ def test_a_question_asked_twice_costs_nothing_in_any_order(tmp_path: Path):
         ("place stone", ("place", "place stone"), 1), ("", ("1", "2"), None), ("12", ("1", "2"), None),
         ("move left, not move right", ("move left", "move right"), None), ("A", ("A", "B"), 0),
         ('{"logprobs": {"1": ' + "9" * 400 + "}}", ("1", "2"), None),
+        ("Segment 1 is the worse one.", ("1", "2"), None), ("1 is worse", ("1", "2"), None),  # were read as 1
+        ("Neither 1", ("1", "2"), None), ("It isn't 2", ("1", "2"), None), ("**1**", ("1", "2"), 0),
+        ("I would not place stone", ("place stone", "wait"), None), ("No, that does not help.", ("yes", "no"), 1),
+        ("1 walks into a wall. I prefer the other.", ("1", "2"), 0), ("I prefer 1 by far.", ("1", "2"), None),
+        ("7/10", tuple("0123456789"), 7), ("Answer: 7", tuple("0123456789"), 7), ("Never", ("never", "now"), 0),
     ],
 )  # fmt: skip
 def test_words_are_read_or_say_nothing(reply, options, told):

@@ -130,6 +130,8 @@ def test_what_a_policy_cannot_read_is_said_in_a_sentence(tmp_path: Path, symboli
     assert rows["policy", "French", "greedy"]["refused"].endswith("so other words say nothing of it")
     refused = rows["policy", "nine", "greedy"]["refused"]
     assert refused == "it has 7 actions, and there are 9; train it in an env with @actions=augmented"
+    modes = {mode for agent, _, mode in rows if agent == "random"}
+    assert modes == {"sampled"}, "greedy random play took its first action for ever"
 
 
 def test_shipped_conditions_have_the_published_axes() -> None:

@@ -71,6 +71,13 @@ def test_the_published_conditions(name, language, text, expected):
     assert Substitution(words(name, language), language)(text) == (text if expected is None else expected)
 
 
+def test_an_article_that_had_lost_its_vowel_gets_it_back_before_a_consonant():
+    """It stayed: "attraper l'chose rouge"."""
+    other = Substitution({"objet": "truc", "porte": "ouverture"}, "fr")
+    assert other("mettre la porte à côté de l'objet rouge") == "mettre l'ouverture à côté de le truc rouge"
+    assert Substitution({"objet": "outil"}, "fr")("attraper l'objet rouge") == "attraper l'outil rouge"
+
+
 @pytest.mark.parametrize("name", WORDS)
 @pytest.mark.parametrize("language", ["en", "fr"])
 def test_no_word_of_a_caption_is_forgotten(name, language):

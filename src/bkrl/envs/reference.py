@@ -46,6 +46,10 @@ class ReferenceVectorEnv(BaseVectorEnv):
         return about | {key: np.array([info[key] for info in self._infos]) for key in told}
 
     def _at_end(self, done: NDArray[np.bool_]) -> dict[str, Any]:
+        told = [info.get("metrics", {}) if ended else {} for info, ended in zip(self._infos, done, strict=True)]
+        if names := dict.fromkeys(name for one in told for name in one):
+            metrics = {name: np.array([one.get(name, np.nan) for one in told]) for name in names}
+            return {"metrics": metrics, "_metrics": done.copy()}
         if not self._achievements:
             return {}
         unlocked = [[info["achievements"][name] for name in self._achievements] for info in self._infos]

@@ -71,9 +71,10 @@ def outlook(
     more = max(1, total - found.kept) / open_
     most = most_of(steps)
     note = (
-        f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps are reckoned to "
-        f"meet {expected:,}. Those that read alike are one question. An agent that learns gets further: it may meet "
-        f"{most:.2g} times as many, at most all different. --max-requests and --max-cost bound it."
+        f"Random actions met {len(met):,} situations in {min(steps, _PROBE):,} steps; {steps:,} steps, with "
+        f"those of evaluations, are reckoned to meet {expected:,}. Those that read alike are one question. An agent "
+        f"that learns gets further: it may meet {most:.2g} times as many, at most all different. --max-requests and "
+        "--max-cost bound it."
     )
     about = {"requests": total, "prompts": shown(requests), "at_most": most * votes * len(asked) / len(requests)}
     return found.times(more, notes=(note,), **about)

@@ -494,14 +494,17 @@ def _label_goals(plan: Plan, session: AskSession) -> LabelResult:
     table: list[dict[str, Any]] = []
     for (number, segment), caption in zip(queries, captions, strict=True):
         row = distinct.index(caption)
-        common = {"query_id": number, **segment._asdict(), "caption": caption, "status": "labelled"}
         chosen: Sequence[int | None] = sorted(np.flatnonzero(yes[row]).tolist(), key=lambda k: (-odds[row, k], k))
+        unclear = not chosen and np.isnan(odds[row]).any()
+        status = _why(answers[row * len(named) : (row + 1) * len(named)]) if unclear else "labelled"
+        common = {"query_id": number, **segment._asdict(), "caption": caption, "status": status}
         for k in chosen or [None]:
             asked, said = ids[row * len(named) + (k or 0)], [] if k is None else [named[k]]
             used = {"request_id": asked[-1], "request_ids": asked if said else asked[-1:]}
             table.append({**common, "goal": said[0] if said else None, "goal_id": k, "said": said, **used})
     entries = pa.Table.from_pylist(goals.library(table), schema=LIBRARY)
-    facts = of_goals(table, record.responses.rows) | {"invalid": share(0, 0)} | facts
+    invalid = share(int(np.isnan(together).any(1).sum()), len(together))
+    facts = of_goals(table, record.responses.rows) | {"invalid": invalid} | facts
     usable = any(row["goal"] is not None for row in table)
     return LabelResult(table, record.responses.rows, facts, usable, {"library.parquet": entries, **record.table})
 

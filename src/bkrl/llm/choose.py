@@ -69,7 +69,8 @@ def read_answer(reply: str, options: Sequence[str]) -> tuple[NDArray[np.float64]
     """(K,) log-probabilities of the options by a reply, and whether the backend told them; NaN for no clear answer.
 
     An option whose log-probability is not among those told counts as impossible. Words are clear where the reply
-    begins or ends with one option, and not with two different ones; a single digit or letter must be the only one.
+    begins or ends with one option, and not with two different ones; a single digit or letter must be the only one, and
+    that, or what ends a reply, counts in none that denies ("1 is worse").
     """
     nothing = np.full(len(options), np.nan)
     try:
@@ -87,17 +88,23 @@ def read_answer(reply: str, options: Sequence[str]) -> tuple[NDArray[np.float64]
     return told - np.log(np.exp(told).sum()), True
 
 
+_DENIED = re.compile(r"\b(?:not|nor|neither|never|cannot|worse|worst)\b|n['’]t\b")
+
+
 def _named(reply: str, options: Sequence[str]) -> int | None:
     """The option that the words of a reply name."""
     words = re.findall(r"\w+", reply.lower())
     spelled = [re.findall(r"\w+", option.lower()) for option in options]
-    ends: set[int] = set()
+    found: set[int] = set()
     for take in (lambda n: words[:n], lambda n: words[len(words) - n :]):
         fits = [k for k, one in enumerate(spelled) if one and take(len(one)) == one]
-        ends |= {max(fits, key=lambda k: len(spelled[k]))} if fits else set()
+        found |= {max(fits, key=lambda k: len(spelled[k]))} if fits else set()
     short = {k for k, one in enumerate(spelled) if len("".join(one)) == 1 and one[0] in words}
-    ends |= short
-    return ends.pop() if len(ends) == 1 else None
+    if not found or len(found | short) != 1:
+        return None
+    only = found.pop()
+    begins = only not in short and words[: len(spelled[only])] == spelled[only]
+    return None if _DENIED.search(reply.lower()) and not begins and words != spelled[only] else only
 
 
 def request_of(line: Line, max_tokens: int, effort: str | None, sample: int = 0) -> Request:

@@ -5,6 +5,7 @@ Without a reward of the env this is pretraining: `bkrl train-rs --alg ellm --env
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,6 +208,7 @@ def build_values(settings: Any) -> Training:
 
 
 def outlook(settings: GoalSettings) -> Outlook:
+    from bkrl.envs import env_spec
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
     from bkrl.goals.closed import ClosedSuggester
@@ -219,8 +221,12 @@ def outlook(settings: GoalSettings) -> Outlook:
         suggester = source_of(settings, stack).book.suggester
         if not isinstance(suggester, AskedSuggester | ClosedSuggester):
             raise UsageError(f"--dry-run reckons the situations of typed Crafter, and {settings.env} has none.")
-        price = suggester.session.price
-        return outlook.outlook(suggester, settings.env, settings.steps, settings.seed, settings.cache, price)
+        price, rounds = suggester.session.price, 1 + math.ceil(settings.steps / settings.eval_every)
+        # evaluations meet situations, too
+        evaluated = rounds * settings.eval_episodes * (1 + settings.eval_greedy) * env_spec(settings.env).max_steps
+        return outlook.outlook(
+            suggester, settings.env, settings.steps + evaluated, settings.seed, settings.cache, price
+        )
 
 
 _WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"

@@ -99,8 +99,8 @@ class PotentialSettings(TrainRsConfig):
         Literal["full", "auto"],
         Flag(
             "auto: Φ and Ψ are multiplied by 2·accuracy - 1, not below 0, where accuracy is how often Φ orders "
-            "held-out moments as exact values, or else labels, do; so one at chance switches itself off. A constant "
-            "factor, which keeps each form's guarantee",
+            "moments as exact values, or else held-out ones as labels, do; so one at chance switches itself off. A "
+            "constant factor, which keeps each form's guarantee",
             only=(_POTENTIAL, _CORRECT),
         ),
     ] = "full"
@@ -334,23 +334,23 @@ def _warn(training: Training, settings: Any, opened: Opened) -> None:
 
 
 def _trust_in(made: Run) -> tuple[float, str]:
-    """The weight of a potential by how well it orders what it was not fitted on, and what that is in words.
+    """The weight of a potential by how well it orders moments, and what that is in words.
 
     Of two moments that Φ orders, an accuracy p says that the truth orders them so with probability p, and the other way
     with 1 - p: the expected sign of the true difference is 2p - 1 times that of Φ's. At chance nothing is left.
     InputError where no accuracy was measured; what a part has of its labels is that of the whole.
     """
     exact, training = made.facts.get("exact_accuracy") or {}, made.facts.get("training", {})
-    accuracy, by = exact.get("rate"), "exact values"
+    accuracy, said = exact.get("rate"), "of pairs of moments as exact values do"
     if accuracy is None and "part" not in training:
-        accuracy, by = training.get("accuracy"), "its labels"
+        accuracy, said = training.get("accuracy"), "of held-out pairs as its labels do"
     if accuracy is None or accuracy != accuracy:
         raise InputError(
             f"No accuracy of {made.path} was measured on anything held out: preferences have one, other labels and "
             "parts where `bkrl label --score exact` scored the labels; leave --trust out."
         )
     weight = min(1.0, max(0.0, 2.0 * accuracy - 1.0))
-    return weight, f"it orders {percent(accuracy, 1)} of held-out pairs as {by} do"
+    return weight, f"it orders {percent(accuracy, 1)} {said}"
 
 
 def _counted_in_vain(potential: Scaled, env_id: str) -> list[str]:

@@ -1,5 +1,6 @@
 """A potential of one's own as a run, so that every command that takes a potential takes it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,8 +71,10 @@ def write_potential(
     if kind not in kinds():
         raise UsageError(f"There is no potential of kind '{kind}'; call bkrl.register_potential first.")
     lo, hi = scale
-    if not lo < hi:
-        raise UsageError(f"The scale of a potential is (lo, hi) with lo below hi, not {scale}.")
+    if not -math.inf < lo < hi < math.inf:
+        raise UsageError(f"The scale of a potential is (lo, hi), two numbers with lo below hi, not {scale}.")
+    if not isinstance(horizon, int) or not 0 <= horizon <= 10_000:
+        raise UsageError(f"The horizon of a potential is a whole number from 0 to 10,000, not {horizon!r}.")
     if "advice" in (settings or {}):
         raise UsageError("bkrl keeps a setting 'advice' of every potential itself; give yours another name.")
     card = env_spec(env)

@@ -65,12 +65,13 @@ def words(name: str, language: str = "en") -> Mapping[str, str]:
 class Substitution:
     """Replaces words of one language by others: whole words only, all at the same time, the longest that fits first.
 
-    The article before a replaced word follows it: "a box" becomes "an afze", "la boîte" becomes "l'afze".
+    The article before a replaced word follows it: "a box" becomes "an afze", "la boîte" becomes "l'afze". That of a
+    word that had lost it, as in "l'objet", is masculine, as objet is.
     """
 
     def __init__(self, words: Mapping[str, str], language: str = "en") -> None:
         self.words = dict(words)
-        article = "an? " if language == "en" else "l[ae] "
+        article = "an? " if language == "en" else "l[ae] |l'"
         longest_first = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
         self._pattern = re.compile(rf"(?:\b({article}))?\b({longest_first})\b") if words else None
         self._cached = lru_cache(1 << 14)(self._replace)
@@ -88,6 +89,8 @@ class Substitution:
             article = "an " if _begins_with_vowel(new) else "a "
         elif article and _begins_with_vowel(new):
             article = "l'"
+        elif article == "l'":
+            article = "le "
         return article + new
 
 

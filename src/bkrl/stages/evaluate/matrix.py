@@ -111,7 +111,7 @@ def played(
             env_id = env_of(condition, policy.env_id)
             if name == "bot" and "actions" in knows(env_id):  # it plans with all of them
                 env_id = with_options(env_id, {"actions": "all"})
-            for mode in modes if name == POLICY else modes[:1]:
+            for mode in modes if name == POLICY else ("sampled",):  # random play is not greedy
                 row = MatrixRow(name, condition.name, mode, env_id)
                 try:
                     agent = fitted(name, policy, condition, env_id)
