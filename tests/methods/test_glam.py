@@ -17,7 +17,8 @@ from bkrl.agents import load_agent
 from bkrl.agents.advised import Advice
 from bkrl.agents.build import advice_network
 from bkrl.agents.language.agent import LanguageAgent
-from bkrl.agents.language.probes import Probes
+from bkrl.agents.language.probes import Probes, _moments
+from bkrl.agents.random import RandomAgent
 from bkrl.agents.viewer import Viewer
 from bkrl.core.config import CollectConfig, EvaluateConfig, HardwareConfig
 from bkrl.core.errors import InputError, UsageError
@@ -235,6 +236,24 @@ def test_probes_hold_the_policy_against_the_bot(tmp_path: Path) -> None:
     assert figures["probe/entropy"] == pytest.approx(-(policy * np.log(policy)).sum(1).mean())
     crafter = language_agent(settings(tmp_path, lm=replace(TINY, window=1)), "Crafter-Text-Reward", 1)
     assert Probes.of(crafter) is None
+
+
+def test_what_names_score_after_any_prompt_is_taken_off(tmp_path: Path) -> None:
+    """A model may prefer one name whatever is seen: SmolLM2 was below chance."""
+    how = {"steps": 1, "eval_every": 1, "eval_episodes": 1, "lm": TINY, "env": ENV}
+    made = train_rs.run(TrainRsConfig("zero-shot", **how, bias_prompts=40, out=tmp_path / "zero"), Reporter())
+    plain = train_rs.run(TrainRsConfig("zero-shot", **how, out=tmp_path / "plain"), Reporter())
+    agent, without = load_agent(made.path), load_agent(plain.path)
+    moments = _moments(without, RandomAgent(agent.env_id, agent.family, agent.action_names), 40)
+    assert len(set(moments.actions.tolist())) == len(agent.action_names), "it is random play"
+    same = np.zeros(40, bool)
+    logits, before = (one.act(moments.views, {}, same, None).logits for one in (agent, without))
+    assert logits == pytest.approx(before - before.astype(np.float64).mean(0), abs=1e-5)
+    assert np.abs(before.mean(0)).max() > 0.01
+    other = Wording(actions=("rotate left", "rotate right", "move ahead"))
+    with pytest.raises(UsageError, match="its --bias-prompts were read with other names of actions"):
+        agent.reworded(other, agent.env_id)
+    assert agent.reworded(Wording(goal_label="speaker"), agent.env_id).settings.scoring.bias
 
 
 def test_layers_of_a_large_model_are_in_bfloat16_unless_float32_is_asked_for(monkeypatch, tmp_path: Path) -> None:

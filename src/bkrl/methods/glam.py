@@ -478,15 +478,27 @@ class ZeroShotSettings(TrainRsConfig):
     """Settings of zero-shot."""
 
     lm: LMConfig = field(default_factory=LMConfig)
+    bias_prompts: Annotated[
+        int,
+        Flag(
+            "take off what each name scores on average after so many prompts of random play, 100 say; 0: nothing",
+            least=0,
+            most=10_000,
+            only=_SCORES,
+        ),
+    ] = 0
 
 
 def build_zero_shot(settings: ZeroShotSettings) -> Training:
     """A language model as the policy, as it is."""
+    from bkrl.agents.language.probes import bias_of
     from bkrl.learn.fixed import Fixed
 
     agent = language_agent(settings, settings.env, 0)
     agent.prepare(hardware_of(settings, agent).device, compile=False)
     _probed(agent)
+    if settings.bias_prompts:
+        agent.biased(bias_of(agent, settings.bias_prompts))
     facts = {**form_facts("none"), "view": "text", "mission": True, **lm_facts(agent)}
     return Training(Fixed(agent, settings.steps), facts, iteration_steps=settings.steps)
 

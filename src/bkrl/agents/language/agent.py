@@ -161,10 +161,17 @@ class LanguageAgent(TrainableAgent):
         facts = env_spec(env_id)
         if self.settings.action_head and len(facts.action_names) != len(self.action_names):
             raise UsageError(f"its head has {len(self.action_names)} actions, and there are {len(facts.action_names)}")
+        if self.settings.scoring.bias and wording.of(facts).action_names != self._worded.action_names:
+            raise UsageError("its --bias-prompts were read with other names of actions")
         other = copy(self)
         other.env_id, other.action_names = facts.env_id, facts.action_names
         other.wording = wording
         return other
+
+    def biased(self, bias: tuple[float, ...]) -> None:
+        """Take this off the logits of its actions from here on."""
+        self.settings = replace(self.settings, scoring=replace(self.settings.scoring, bias=bias))
+        self.wording = self.wording
 
     def frozen_unlike(self, other: LanguageAgent) -> bool:
         """Whether what is not trained of its model differs from the weights of another agent's model."""

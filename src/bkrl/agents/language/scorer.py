@@ -48,12 +48,14 @@ class Scoring:
             (`unconditional`): long names are else less likely than short ones, whatever the prompt.
         temperature: divides what the softmax is taken of.
         eos: whether the end of the text counts as a token of each name.
+        bias: (A,) of the names, taken off the policy's logits: what a name scores whatever the prompt. (): nothing.
     """
 
     rule: Rule = "logprob"
     normalise: Normalise = "none"
     temperature: float = 1.0
     eos: bool = False
+    bias: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,9 @@ class Scorer:
         if self.scoring.normalise == "unconditional":
             nothing = Prompts.of([self.lm.nothing], self.lm.pad).to(prompts.tokens.device)
             scores = scores - self._score(nothing, {})[0]
-        return Scored(policy_logits(scores, self.scoring), scores, hidden)
+        logits = policy_logits(scores, self.scoring)
+        bias = logits.new_tensor(self.scoring.bias or [0.0])
+        return Scored(logits - bias, scores, hidden)
 
     def _products(self, prompts: Prompts) -> AbstractContextManager[object]:
         return torch.autocast(prompts.tokens.device.type, torch.bfloat16) if self.half else nullcontext()
