@@ -128,7 +128,7 @@ def replay(row: Mapping[str, Any], seed: int | None, folder: Path) -> tuple[list
     run = known[seed] if seed is not None else row["run"][0]
     if (folder / run["cell"] / "manifest.json").exists():  # the sweep would skip it, whoever made it
         raise InputError(f"{folder / run['cell']} is done already; remove it, or name another folder with --runs.")
-    command = ["sweep", row["study"], "--out", str(folder), "--jobs", "1", "--only", run["cell"]]
+    command = ["sweep", row["study"], "--out", str(folder), "--jobs", "1", "--retry-failed", "--only", run["cell"]]
     if subprocess.run([sys.executable, "-m", "bkrl", *command], check=False).returncode:
         raise RunFailed(f"`bkrl {' '.join(command)}` failed; run it again, it goes on where it was.")
     chain = follow([folder / run["cell"]])

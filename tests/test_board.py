@@ -72,11 +72,14 @@ def test_a_replay_makes_its_run_anew(swept: Path, monkeypatch: pytest.MonkeyPatc
     row = board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "", "success_rate")
     with pytest.raises(InputError, match="bk-pref-s1 is done already; remove it, or name another folder with --runs"):
         board.replay(row, None, swept / "runs")
-    monkeypatch.setattr(board.subprocess, "run", lambda *args, **kwargs: SimpleNamespace(returncode=1))
+    asked: list[list[str]] = []
+    run = lambda argv, **how: asked.append(argv) or SimpleNamespace(returncode=1)  # noqa: E731
+    monkeypatch.setattr(board.subprocess, "run", run)
     (swept / "begun" / "chain" / "bk-pref-s1").mkdir(parents=True)
     (swept / "begun" / "chain" / "bk-pref-s1" / "config.json").write_text("{}")
     with pytest.raises(RunFailed, match="run it again, it goes on where it was"):
         board.replay(row, None, swept / "begun")
+    assert "--retry-failed" in asked[0], "what failed once stayed failed"
 
 
 def test_a_row_is_of_one_entry(swept: Path, tmp_path: Path) -> None:

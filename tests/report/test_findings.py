@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bkrl.report.comparison import Comparison, compare, origins_text
 from bkrl.report.findings import Finding, findings, headline
 from bkrl.report.groups import SUCCESS, Trained, group_runs, titled
 from bkrl.report.model import Difference
+from bkrl.report.pages.report import _glance
 from bkrl.report.runs import _flat
 from bkrl.stats import intervals as st
 from bkrl.stats.crossings import StepsRatio
@@ -541,3 +543,16 @@ def test_a_title_is_what_tables_sentences_and_legends_call_a_method_and_changes_
     for given in ("ppo", "=x", " = x", "ppo= "):
         with pytest.raises(UsageError, match=f"NAME=TITLE, not '{given}'"):
             titled(groups, [given])
+
+
+def test_a_methods_verdicts_of_several_envs_stand_in_its_own_row():
+    """A label leaves out what all runs in an env share, so two methods with titles were one row, or one two rows."""
+
+    def made(env, *rows):
+        groups = [SimpleNamespace(label=label, name=title, legend=title, is_control=False) for label, title in rows]
+        return SimpleNamespace(env=env, rows=[SimpleNamespace(group=g, baseline=False, against=None) for g in groups])
+
+    alone = made("A", ("bk-code", "weak")), made("B", ("bk-code", "strong"))
+    assert [line["legend"] for line in _glance(alone)] == ["strong", "weak"]
+    both = made("A", ("bk-code", "weak")), made("B", ("bk-code, 0.5", "weak"), ("bk-code, 2", "strong"))
+    assert [line["legend"] for line in _glance(both)] == ["strong", "weak"]

@@ -415,6 +415,31 @@ def test_an_entry_begins_with_none_of_its_own_section_that_is_not_above_it(after
     assert begun.config.init_from == tmp_path / "w" / "one" / "a-s2"
 
 
+def test_a_policy_from_before_may_lie_in_the_folder_of_the_study():
+    """With --out logs those already in logs were taken for runs of the study that are missing."""
+    begins = {"name": "b", "alg": "ppo", "train_rs": {"init_from": "logs/before-s1"}}
+    world = {"name": "w", "seeds": [1], "train_rs": {"env": "BabyAI-Text-GoToLocal-RedBall-S20"}, "algs": [begins]}
+    (cell,) = plan({"world": [world]}, Path("logs")).training
+    assert cell.config.init_from == Path("logs/before-s1")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"label": {"nosuch": 1}}, "There is no setting 'nosuch' in label"),
+        ({"label": {"goal": {"nmu": 3}}}, "There is no setting 'nmu'"),
+        ({"train_rm": {"epochs": "many"}}, "'epochs' in train-rm"),
+        ({"lm_make": {"size": "d999"}}, "'size' in lm-make"),
+        ({"methods": {"bk-code": {"shapign": "x"}}}, "There is no setting 'shapign'"),
+    ],
+)
+def test_a_table_that_no_entry_uses_is_checked_too(table, said):
+    """A wrong setting was found when somebody added the entry that needs it."""
+    world = {"name": "w", "seeds": [1], "train_rs": {"env": "BabyAI-Text-GoToLocal-RedBall-S20"}, "algs": ["ppo"]}
+    with pytest.raises(UsageError, match=said):
+        plan({"world": [world | table]}, Path("logs"))
+
+
 def test_sections_may_share_their_tasks(tmp_path):
     task = [{"name": name, "train_rs": {"env": f"BabyAI-Text-GoToLocal-{name}-S20"}} for name in ("RedBall", "RedKey")]
     first, second = ({"name": name, "algs": ["ppo"], "seeds": [1]} for name in ("first", "second"))

@@ -329,7 +329,7 @@ class EvaluateConfig:
         Literal["both", "greedy", "sampled"], Flag("sample actions, which is what counts, or take the likeliest")
     ] = "both"
     gifs: Annotated[int, Flag("episodes to record as GIFs", least=0, only=(_ONE_ENV,))] = 2
-    seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these", least=0)] = 1_000_003
+    seed: Annotated[int, Flag("seed of the episodes; train-rs never uses these", least=0, most=2**53)] = 1_000_003
     backend: Backend = "native"
     threads: Threads = 1
     fresh: Fresh = False

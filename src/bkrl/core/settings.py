@@ -23,10 +23,10 @@ def build(kind: type, table: Mapping[str, Any], **fixed: Any) -> Any:
     Raises:
         UsageError: a setting is unknown, of the wrong type, out of its limits, or both given and fixed.
     """
-    return kind(**_values(kind, table, fixed), **fixed)
+    return kind(**values_of(kind, table, fixed), **fixed)
 
 
-def _values(kind: type, table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(kind: type, table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a table, checked; a nested table is laid over the default that its owner gives the group."""
     name, values, hints = _name(kind), {}, hints_of(kind)
     defaults = {f.name: f.default_factory for f in dataclasses.fields(kind) if callable(f.default_factory)}
@@ -37,7 +37,7 @@ def _values(kind: type, table: Mapping[str, Any], fixed: Mapping[str, Any]) -> d
             raise UsageError(f"'{key}' of {name} is decided by the study's plan; leave it out.")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
             group = cast(type, hints[key])
-            given = _values(group, value, {})
+            given = values_of(group, value, {})
             values[key] = dataclasses.replace(defaults[key](), **given) if key in defaults else group(**given)
             continue
         try:

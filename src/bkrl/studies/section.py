@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bkrl.core import config as settings
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import flags_of
-from bkrl.core.settings import build
+from bkrl.core.settings import build, values_of
 from bkrl.envs import env_spec, sets
 from bkrl.llm import CONTROLS
 from bkrl.methods import method_of, methods, settings_from
@@ -84,9 +84,12 @@ class StudySection:
         self.training: list[Cell] = []
         self.evaluation: list[Cell] = []
         self._made: dict[str, Path] = {}
+        self.begun: set[Path] = set()
+        """What `after` and `guide` name."""
         self._models: list[str] = []
         self._methods = on_top({}, table.get("methods", {}))
         check_keys(self._methods, [one.name for one in methods()], f"methods of {self.root.name}")
+        self._check_tables()
         tasks = tables_of(table, "task", "A study's section") or [{}]
         entries = [entries_of(task.get("algs", table.get("algs")), self.root.name) for task in tasks]
         together = [entry for listed in entries for entry in listed]
@@ -112,6 +115,15 @@ class StudySection:
         self.titles = [(entry.name, entry.title.strip()) for entry in together]
         for task, listed in zip(tasks, entries, strict=True):
             self._task(task, listed, draws)
+
+    def _check_tables(self) -> None:
+        """UsageError for a wrong setting, also in a table that no entry uses."""
+        for stage in ("label", "train_rm", "lm_make"):
+            given = on_top({}, self.table.get(stage, {}))
+            for part in (*(given.pop(key) for key in VARIANTS if isinstance(given.get(key), dict)), given):
+                values_of(_CONFIGS[stage], part, {})
+        for name, own in self._methods.items():
+            settings_from(on_top({}, own), alg=name)
 
     def _variants(self, entries: Sequence[Entry]) -> list[str]:
         """The kinds of labels that are made: those that the section lists, or that its entries need."""
@@ -147,6 +159,7 @@ class StudySection:
         for setting, other in (("init_from", entry.after), ("guide", entry.guide)):
             if other:  # "NAME" of the same task, or "SECTION/NAME"
                 fixed[setting] = runs[other] if other in runs else self.root.parent / f"{other}-s{seed}"
+                self.begun.add(fixed[setting])
         if "demonstrations" in self.table and entry.clones:
             fixed["data"] = self._shown
         if entry.lm:

@@ -179,7 +179,7 @@ def _check_earlier(sections: Sequence[StudySection]) -> None:
     for one in sections:
         for cell in one.training:
             named = [path for name in ("init_from", "guide") if (path := vars(cell.config).get(name))]
-            if lost := {path for path in named if one.root.parent in path.parents} - above:
+            if lost := one.begun.intersection(named) - above:
                 raise UsageError(
                     f"{cell.run_dir} begins with {lost.pop()}, and no entry above it has such a run; mend 'after' or "
                     "'guide', or the seeds."

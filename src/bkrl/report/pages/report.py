@@ -126,7 +126,7 @@ def _glance(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     for comparison in comparisons:
         for row in comparison.rows:
             if not row.baseline:
-                rows.setdefault(row.group.label, {})[comparison.env] = row
+                rows.setdefault(row.group.name, {})[comparison.env] = row
     found = []
     for _, by_env in sorted(rows.items()):
         group = next(iter(by_env.values())).group
