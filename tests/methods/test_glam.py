@@ -254,6 +254,8 @@ def test_what_names_score_after_any_prompt_is_taken_off(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="its --bias-prompts were read with other names of actions"):
         agent.reworded(other, agent.env_id)
     assert agent.reworded(Wording(goal_label="speaker"), agent.env_id).settings.scoring.bias
+    with pytest.raises(InputError, match="has --bias-prompts, which glam does not take over; name its model as --lm"):
+        train_rs.run(settings(tmp_path / "on", init_from=made.path), Reporter())
 
 
 def test_layers_of_a_large_model_are_in_bfloat16_unless_float32_is_asked_for(monkeypatch, tmp_path: Path) -> None:

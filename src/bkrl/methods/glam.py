@@ -254,6 +254,10 @@ def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> 
         other = other.base
     if not isinstance(other, LanguageAgent):
         raise InputError(f"--init-from: the policy of {source} is no language model; choose a run of glam or bc --lm.")
+    if other.settings.scoring.bias:
+        raise InputError(
+            f"--init-from: {source} has --bias-prompts, which glam does not take over; name its model as --lm."
+        )
     seed = other.lm.origin.seed if other.settings.training.partial else None  # what is frozen is to be the same
     agent = language_agent(settings, settings.env, 1, defects, seed)
     weights = other.module.state_dict()
