@@ -257,7 +257,7 @@ def draw_dots(page: Path, images: Path) -> None:
             axis.set_xlim(left=0)
         axis.set_xlabel(asked[3] or columns[0])
         if len(columns) > 1:
-            axis.legend(frameon=False)
+            axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         figure.tight_layout()
         figure.savefig(images / f"{page.stem}.png", dpi=110, metadata={"Software": None})
         plt.close(figure)
