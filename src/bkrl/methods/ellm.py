@@ -5,7 +5,6 @@ Without a reward of the env this is pretraining: `bkrl train-rs --alg ellm --env
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,6 +211,7 @@ def outlook(settings: GoalSettings) -> Outlook:
     from bkrl.goals import outlook
     from bkrl.goals.asked import AskedSuggester
     from bkrl.goals.closed import ClosedSuggester
+    from bkrl.learn.loop import milestones
 
     if not settings.asks:
         raise UsageError(
@@ -221,12 +221,10 @@ def outlook(settings: GoalSettings) -> Outlook:
         suggester = source_of(settings, stack).book.suggester
         if not isinstance(suggester, AskedSuggester | ClosedSuggester):
             raise UsageError(f"--dry-run reckons the situations of typed Crafter, and {settings.env} has none.")
-        price, rounds = suggester.session.price, 1 + math.ceil(settings.steps / settings.eval_every)
-        # evaluations meet situations, too
-        evaluated = rounds * settings.eval_episodes * (1 + settings.eval_greedy) * env_spec(settings.env).max_steps
-        return outlook.outlook(
-            suggester, settings.env, settings.steps + evaluated, settings.seed, settings.cache, price
-        )
+        price, rounds = suggester.session.price, len(milestones(settings.eval_every, settings.steps, 1))
+        each = settings.eval_episodes * (1 + settings.eval_greedy) * env_spec(settings.env).max_steps
+        steps = settings.steps + rounds * each  # evaluations meet situations, too
+        return outlook.outlook(suggester, settings.env, steps, settings.seed, settings.cache, price)
 
 
 _WHAT = "paid for goals that a language model or a stand-in suggests, asked once for each situation"

@@ -84,8 +84,7 @@ class StudySection:
         self.training: list[Cell] = []
         self.evaluation: list[Cell] = []
         self._made: dict[str, Path] = {}
-        self.begun: set[Path] = set()
-        """What `after` and `guide` name."""
+        self.begun: set[Path] = set()  # what `after` and `guide` name
         self._models: list[str] = []
         self._methods = on_top({}, table.get("methods", {}))
         check_keys(self._methods, [one.name for one in methods()], f"methods of {self.root.name}")
@@ -120,7 +119,7 @@ class StudySection:
         """UsageError for a wrong setting, also in a table that no entry uses."""
         for stage in ("label", "train_rm", "lm_make"):
             given = on_top({}, self.table.get(stage, {}))
-            for part in (*(given.pop(key) for key in VARIANTS if isinstance(given.get(key), dict)), given):
+            for part in (*_taken(given).values(), given):
                 values_of(_CONFIGS[stage], part, {})
         for name, own in self._methods.items():
             settings_from(on_top({}, own), alg=name)
@@ -255,8 +254,7 @@ class StudySection:
         """The section's table for this stage, on it the variant's own, then those `above`; what the plan fixes."""
         table = on_top({}, self.table.get(stage, {}))
         if variant is not None:
-            own = {key: table.pop(key) for key in VARIANTS if isinstance(table.get(key), dict)}
-            table = on_top(table, own.get(variant, {}))
+            table = on_top(table, _taken(table).get(variant, {}))
         for upper in above:
             table = on_top(table, upper.get(stage, {}))
         kind = _CONFIGS[stage] if stage != "train_rs" else method_of(fixed["alg"]).settings
@@ -265,6 +263,11 @@ class StudySection:
         if stage == "label":
             fixed["variant"] = variant
         return Cell(stage, settings_from(table, **fixed) if stage == "train_rs" else build(kind, table, **fixed))
+
+
+def _taken(table: dict[str, Any]) -> dict[str, Any]:
+    """The tables of variants, taken out of a stage's."""
+    return {key: table.pop(key) for key in VARIANTS if isinstance(table.get(key), dict)}
 
 
 def _played(config: settings.EvaluateConfig, trained_in: str) -> list[str]:

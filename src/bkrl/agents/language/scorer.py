@@ -186,9 +186,7 @@ class Scorer:
         if self.scoring.normalise == "unconditional":
             nothing = Prompts.of([self.lm.nothing], self.lm.pad).to(prompts.tokens.device)
             scores = scores - self._score(nothing, {})[0]
-        logits = policy_logits(scores, self.scoring)
-        bias = logits.new_tensor(self.scoring.bias or [0.0])
-        return Scored(logits - bias, scores, hidden)
+        return Scored(policy_logits(scores, self.scoring), scores, hidden)
 
     def _products(self, prompts: Prompts) -> AbstractContextManager[object]:
         return torch.autocast(prompts.tokens.device.type, torch.bfloat16) if self.half else nullcontext()
@@ -258,7 +256,8 @@ def policy_logits(scores: Tensor, scoring: Scoring) -> Tensor:
     """(B, A) logits of the policy that scores (B, A) make."""
     if scoring.rule == "prob":
         scores = (scores - scores.amax(1, keepdim=True)).exp()
-    return scores / scoring.temperature
+    logits = scores / scoring.temperature
+    return logits - logits.new_tensor(scoring.bias) if scoring.bias else logits
 
 
 def _distinct(prompts: Prompts) -> tuple[Tensor | None, Tensor | None]:
