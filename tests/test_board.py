@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bkrl.core.errors import InputError, RunFailed, UsageError
-from bkrl.report.provenance import Node
 from bkrl.runs import software
+from bkrl.runs.provenance import Node
 from bkrl.studies.cells import chosen
 from bkrl.studies.executors.work import work
 from bkrl.studies.study import load_study

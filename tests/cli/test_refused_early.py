@@ -14,14 +14,16 @@ from bkrl.llm.rules import KNOWLEDGE
 from bkrl.stages import collect
 
 CORRIDOR = "MiniGrid-KeyCorridorS3R2-v0"
+GOTO = "BabyAI-GoToLocal-v0"
 
 
 @pytest.fixture(scope="module")
 def experience(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a dataset of a family that nobody knows anything of, and one of missions and a memory."""
     root = tmp_path_factory.mktemp("experience")
-    for name, env in (("toy", "Toy-Chain"), ("corridor", CORRIDOR)):
-        collect.run(CollectConfig(env=env, explorer="random", episodes=2, out=root / name), Reporter())
+    for name, env, language in (("toy", "Toy-Chain", "en"), ("corridor", CORRIDOR, "en"), ("fr", GOTO, "fr")):
+        config = CollectConfig(env=env, language=language, explorer="random", episodes=2, out=root / name)
+        collect.run(config, Reporter())
     return root
 
 
@@ -33,6 +35,8 @@ def experience(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("label {data}/toy --llm equal --variant code", 2, "No sub-goals are named for Toy-Chain; pass --ask open"),
         ("label {data}/corridor --llm equal --criteria beauty --num 3", 2, "--criteria are of overall, progress"),
         ("label {data}/corridor --llm votes --num 3", 2, "The votes annotator knows envs of housekeep"),
+        ("label {data}/fr --num 3", 2, "The rules annotator reads English captions alone"),
+        ("label {data}/fr --llm random --ask closed --variant goal --calibrate rules", 2, "reads English captions"),
         ("label {data}/corridor --variant code --with-mission --with-memory", 2, "leave out --with-mission or"),
         ("train-rs --alg bk-online --llm rulez --steps 1000", 2, "There is no annotator 'rulez'. Did you mean 'rules'"),
         ("train-rs --alg bk-online --env Toy-Chain", 2, "The rules annotator knows"),

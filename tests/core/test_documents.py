@@ -35,7 +35,7 @@ from bkrl.llm.budget import Budget
 from bkrl.llm.prices import find_price
 from bkrl.potentials import load_potential
 from bkrl.report.pages import samples
-from bkrl.report.provenance import follow
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run, sealed
 from bkrl.runs.samples import SAMPLES
 from bkrl.runs.tracking import _state

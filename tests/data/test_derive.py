@@ -15,8 +15,8 @@ from bkrl.data.dataset import Dataset
 from bkrl.data.derive import merge, subset
 from bkrl.data.writer import DatasetWriter
 from bkrl.report.costs import costs
-from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run
 from tests.experience import Config, write_dataset, write_env
 

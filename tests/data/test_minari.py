@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from bkrl.cli.main import run_command
 from bkrl.core.config import CollectConfig
 from bkrl.core.errors import InputError, UsageError
+from bkrl.core.files import to_json
 from bkrl.core.reporter import Reporter
 from bkrl.data.check import validate
 from bkrl.data.dataset import Dataset
@@ -24,9 +25,11 @@ from bkrl.data.minari import from_minari, to_minari
 from bkrl.data.writer import DatasetWriter
 from bkrl.envs import captioner, env_spec, spec_with
 from bkrl.report.tracing import lines, trace
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run
 from bkrl.stages import collect
 from tests.experience import Config, views, write_dataset, write_env
+from tests.report.synthetic import train_rs
 
 minari = pytest.importorskip("minari")
 ENV = "BabyAI-Text-GoToLocal-Pretraining-S20"
@@ -69,6 +72,22 @@ def test_what_is_known_of_the_explorer_goes_with_it_and_so_do_envs_that_are_not_
     assert back.file("steps/part-00000.parquet").read_bytes() == run.file("steps/part-00000.parquet").read_bytes()
     assert (back.facts["explorer_steps"], back.facts["reward_free"], back.facts["env_id"]) == (100, True, "Toy")
     assert set(Dataset.open(back.path).explorers) == {"bot"}
+
+
+def test_a_policy_that_explored_is_paid_for_after_the_way_there_and_back_too(tmp_path: Path, root: Path) -> None:
+    policy, path = train_rs(tmp_path, "ppo", 1), tmp_path / "d"  # a million steps
+    write_dataset(path)
+    config = json.loads((path / "config.json").read_text())
+    config["config"]["explorer"] = str(policy)
+    behind = Run.create(tmp_path / "other", stage="collect", config={}, inputs={"explorer": policy})
+    outputs = list(json.loads((path / "manifest.json").read_text())["outputs"])
+    config["inputs"] = behind.config["inputs"]
+    (path / "config.json").write_text(to_json(config))
+    Run(path, config, None).finish(outputs, recorded_steps=9)
+    to_minari(path, root / "toy-v0")
+    back = from_minari("minari:toy-v0", tmp_path / "back").path
+    steps = [sum(node.steps for node in follow([one]).nodes.values()) for one in (path, back)]
+    assert steps == [1_000_009] * 2  # it was 9 after
 
 
 @pytest.mark.parametrize(

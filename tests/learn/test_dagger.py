@@ -28,8 +28,8 @@ from bkrl.learn.bc import Cloning, demonstrations
 from bkrl.learn.protocol import Saved
 from bkrl.methods import TrainRsConfig, find_method
 from bkrl.methods.bc import ClonedLM
-from bkrl.report.provenance import follow
 from bkrl.report.runs import training_runs
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run
 from bkrl.stages import collect, train_rs
 from tests.stages.interrupted import the_same_when_killed

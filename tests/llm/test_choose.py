@@ -129,6 +129,8 @@ def test_a_question_asked_twice_costs_nothing_in_any_order(tmp_path: Path):
         ("Segment 1 is the worse one.", ("1", "2"), None), ("1 is worse", ("1", "2"), None),  # were read as 1
         ("Neither 1", ("1", "2"), None), ("It isn't 2", ("1", "2"), None), ("**1**", ("1", "2"), 0),
         ("I would not place stone", ("place stone", "wait"), None), ("No, that does not help.", ("yes", "no"), 1),
+        ("The weaker one is 1", ("1", "2"), None), ("Least promising: 1", ("1", "2"), None),
+        ("Anything but 1", ("1", "2"), None), ("dont choose 1", ("1", "2"), None), ("Avoid 1", ("1", "2"), None),
         ("1 walks into a wall. I prefer the other.", ("1", "2"), 0), ("I prefer 1 by far.", ("1", "2"), None),
         ("7/10", tuple("0123456789"), 7), ("Answer: 7", tuple("0123456789"), 7), ("Never", ("never", "now"), 0),
     ],

@@ -19,6 +19,7 @@ from bkrl.llm import open_backend
 from bkrl.llm.batch_api import BatchApi
 from bkrl.llm.budget import Budget, Exhausted
 from bkrl.llm.completions import read_completion
+from bkrl.llm.forecast import CHARS_PER_TOKEN, forecast
 from bkrl.llm.openai import OpenAIBackend, Refused
 from bkrl.llm.opening import session_with
 from bkrl.llm.prices import FREE, Price, find_price, most_prompt_tokens, remarks
@@ -143,6 +144,19 @@ def test_a_total_that_tells_nothing_of_thoughts_changes_nothing(usage: dict[str,
 def test_the_bound_holds_for_any_vocabulary_of_bytes() -> None:
     words = Request((Message("system", "ü" * 50), Message("user", "\U0001f600" * 10)), {"type": "object"})
     assert most_prompt_tokens(words) >= 100 + 40 + len('{"type": "object"}')
+
+
+def test_the_bound_and_the_forecast_hold_what_the_body_adds(tmp_path: Path) -> None:
+    """40,000 bytes of tools in --body were not counted, so --max-cost was passed."""
+    (tmp_path / "prices.toml").write_text('[[price]]\nmodel = "m"\ninput = 1.0\noutput = 1.0\n')
+    identity = {"kind": "openai", "host": "example.org", "model": "m"}
+    request = Request((Message("user", "Which?"),), max_tokens=1)
+    bare, long = (find_price(identity | body, tmp_path / "prices.toml") for body in ({}, {"body": "x" * 40_000}))
+    assert bare is not None
+    assert long is not None
+    assert long.bound(request) == pytest.approx(bare.bound(request) + 0.04)
+    short, tall = (forecast([request] * 3, 1, tmp_path, None, price).tokens_in for price in (bare, long))
+    assert tall == pytest.approx(short + 3 * 40_000 / CHARS_PER_TOKEN, abs=1)
 
 
 def test_rows_and_totals_say_what_was_paid(server: FaultServer, tmp_path: Path) -> None:

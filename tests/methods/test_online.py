@@ -26,7 +26,7 @@ from bkrl.llm.store import Store
 from bkrl.methods import TrainRsConfig, online
 from bkrl.potentials.preference.live import LivePreferences
 from bkrl.report.costs import costs
-from bkrl.report.provenance import follow
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run
 from bkrl.stages import train_rs
 from tests.experience import views

@@ -19,8 +19,8 @@ from bkrl.methods import TrainRsConfig
 from bkrl.potentials import advice, load_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.potentials.told import told_by
-from bkrl.report.provenance import follow
 from bkrl.report.runs import annotator_of, answered
+from bkrl.runs.provenance import follow
 from bkrl.runs.samples import SAMPLES
 from bkrl.stages import collect, train_rm, train_rs
 from tests.labelers.scripted import asker

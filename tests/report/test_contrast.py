@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from bkrl.core.files import atomic_write, sha256
 from bkrl.methods import TrainRsConfig
 from bkrl.report.comparison import compare
 from bkrl.report.contrast import _contrast, contrast, table, values
-from bkrl.report.groups import Group, Trained, group_runs
-from bkrl.report.provenance import follow
+from bkrl.report.groups import NO_EFFECT, Group, Trained, group_runs
 from bkrl.report.runs import training_runs
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run
 from bkrl.stats.curves import Series
 from bkrl.stats.variance import compare_over_datasets
@@ -147,6 +148,20 @@ def test_success_at_the_end_is_paired_as_mean_success_is() -> None:
     assert (part.final.n, part.final.estimate) == (4, pytest.approx(-0.055))  # it was of all, mean success of 4
     assert "A − B is over the 4 seeds that both have, the columns are over all runs." in part.notes
     assert not any("over all of them" in note for note in part.notes)
+
+
+def test_no_difference_of_shares_is_beyond_one() -> None:
+    a, b = _ending("rnd", {1: 1.0, 2: 0.8}), _ending("ppo", {1: 0.0, 2: 0.6})
+    one = _contrast(RED, a, b, 0.8)  # by Student's t from -453 to +573 points
+    assert (one.final.low, one.final.high, one.average.low, one.average.high) == (-1, 1, -1, 1)
+
+
+def test_a_setting_that_has_no_effect_on_a_side_is_no_difference() -> None:
+    a, b = (
+        replace(group, runs=tuple(replace(run, settings={"length": value, "lr": lr}) for run in group.runs))
+        for group, value, lr in ((_ending("rnd", {1: 0.5}), NO_EFFECT, 1), (_ending("ppo", {1: 0.4}), "0", 2))
+    )
+    assert _contrast(RED, a, b, 0.8).settings == {"lr": (1, 2)}
 
 
 def test_two_runs_have_no_interval(folder: Path):

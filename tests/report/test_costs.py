@@ -12,8 +12,8 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.derive import subset
 from bkrl.report.costs import costs
 from bkrl.report.model import Cost
-from bkrl.report.provenance import Chain, Link, Node, follow
 from bkrl.report.runs import training_runs
+from bkrl.runs.provenance import Chain, Link, Node, follow
 from bkrl.runs.record import Run
 from bkrl.stages import collect, report
 from tests.report import synthetic

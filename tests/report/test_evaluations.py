@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bkrl.report.evaluations import Played, evaluated, evaluations
-from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import training_runs
+from bkrl.runs.provenance import Chain, Node
 from bkrl.runs.record import Run
 from bkrl.stats.intervals import t_interval
 

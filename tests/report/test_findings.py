@@ -259,6 +259,15 @@ def test_several_draws_of_labels_are_pooled_and_paired_only_where_they_are_cross
     assert comparison.rows[1].against.p is None
 
 
+def test_seeds_of_one_run_each_are_pairs_whatever_their_draws():
+    """ "There are no shared seeds" was said where one of eight had another draw of labels."""
+    mixed = [run("bk-pref", seed, 200 + 10 * seed, potential="x" if seed else "y") for seed in range(8)]
+    (comparison,), _ = judged(runs("ppo", 600, 8) + mixed)
+    assert comparison.rows[1].against is not None
+    assert comparison.rows[1].against.p is not None
+    assert comparison.rows[1].against.p.n == 8
+
+
 def test_draws_that_differ_are_said():
     good = [run("bk-pref", seed, 200, potential="x") for seed in range(4)]
     bad = [run("bk-pref", seed, 700, potential="y") for seed in range(4)]

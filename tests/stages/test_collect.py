@@ -210,6 +210,9 @@ def test_the_policy_of_a_run_explores(tmp_path: Path, monkeypatch: pytest.Monkey
     data = Dataset.open(result.path)
     assert set(data.explorers) == {"ppo"}
     assert data.checkpoint_step.tolist() == [256] * 6
+    idle = TrainRsConfig(env="Toy-Grid", alg="random", steps=256, eval_episodes=2, out=tmp_path / "idle")
+    played = run(replace(config, explorer=str(train_rs.run(idle, Reporter()).path), out=tmp_path / "i"), Reporter())
+    assert Dataset.open(played.path).checkpoint_step.tolist() == [0] * 6  # it was 256: nobody had trained
     assert result.config["inputs"]["explorer"]["manifest_sha256"]
     other = run(replace(config, explorer="random", seed=2, out=tmp_path / "r"), Reporter())
     monkeypatch.chdir(trained.path)  # "." had no name

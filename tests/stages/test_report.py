@@ -21,7 +21,7 @@ from bkrl.labelers.config import LabelConfig
 from bkrl.potentials import load_potential
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.report.pages.report import stages
-from bkrl.report.provenance import Chain, Node
+from bkrl.runs.provenance import Chain, Node
 from bkrl.runs.record import Run
 from bkrl.stages import label as label_stage
 from bkrl.stages import report

@@ -31,10 +31,10 @@ from bkrl.methods import TrainRsConfig, find_method
 from bkrl.potentials import advice
 from bkrl.potentials.code import PROGRAM
 from bkrl.potentials.protocol import Artefact, Scale
-from bkrl.report.provenance import follow
 from bkrl.report.tracing import lines, trace
 from bkrl.rewards import rnd
 from bkrl.rewards.bonus import MAX_DEBT
+from bkrl.runs.provenance import follow
 from bkrl.runs.record import Run
 from bkrl.stages.train_rs import run
 from tests.stages.interrupted import the_same_when_killed

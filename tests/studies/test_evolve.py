@@ -30,8 +30,8 @@ from bkrl.methods import TrainRsConfig
 from bkrl.potentials import advice
 from bkrl.potentials.config import TrainRmConfig
 from bkrl.report.costs import costs
-from bkrl.report.provenance import follow, named
 from bkrl.report.runs import training_runs
+from bkrl.runs.provenance import follow, named
 from bkrl.runs.record import Run
 from bkrl.stages import train_rm, train_rs
 from bkrl.studies import evolve

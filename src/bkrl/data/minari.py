@@ -19,6 +19,7 @@ from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.derive import explored, write
 from bkrl.envs import captioner, env_spec, spec_with
+from bkrl.runs.provenance import follow, paid_once
 from bkrl.runs.record import Run
 
 PREFIX = "minari:"
@@ -90,6 +91,8 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
         )
         made.storage.update_episode_metadata(metadata, everything)
         facts = explored([data.run.facts]) | ({"explorer": who} if who else {})
+        behind = sum(node.steps for node in paid_once(follow([data.path]).nodes.values()))  # which no chain will tell
+        facts |= {"explorer_steps": max(behind, facts.get("explorer_steps", 0))} if behind else {}
         known = {"info": data.info, "language": data.language, "facts": facts}
         made.storage.update_metadata({"bkrl": known, **_env_spec(data.env_id)})
         shutil.move(Path(scratch) / dataset_id, out)

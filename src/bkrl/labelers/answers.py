@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bkrl.llm.choose import DENIES
+
 Choice = Literal["A", "B", "tie"]
 
 LONGEST_ANSWER = 200_000
@@ -52,6 +54,7 @@ _MARKED = re.compile(
     rf"\b(?:answer|choice|preference|verdict|rank)\b\W{{0,4}}?\s*(?:is\b|:|=|\]|\*\*)[\W_]{{0,80}}?{_VALUE}(?!\w)",
     re.IGNORECASE,
 )
+_BEFORE = re.compile(r"(?:[\w'’-]+[ *_]+){0,3}\Z")  # words of the same clause
 _SECOND_THOUGHT = re.compile(
     r"\b(?:actually|wait|hmm+|wrong|mistake|sorry|correction|scratch|edit|instead|rather|reconsider\w*|changed)\b",
     re.IGNORECASE,
@@ -86,6 +89,9 @@ def parse_choice(text: str) -> Choice | Unparsed:
     else:
         whole = _SHORT.fullmatch(answer)
         marks = [whole] if whole else list(_MARKED.finditer(answer))
+        before = [_BEFORE.search(answer[max(0, mark.start() - 60) : mark.start()]) for mark in marks]
+        if any(words and DENIES.search(words[0]) for words in before):
+            return Unparsed("the reply may name what it does not choose")
         if marks and re.fullmatch(r"(?:[^\w?]|_)*", answer[marks[-1].end() :]):
             found = [(choice, mark.end()) for mark in marks if (choice := _choice(mark[1])) is not None]
     if not found:

@@ -76,8 +76,8 @@ def demonstrations(
         raise UsageError(f"A dataset holds no {' and no '.join(missing)}, which this network reads; choose another.")
     chosen = np.flatnonzero(dataset.success) if only_successes else np.arange(dataset.num_episodes)
     if len(chosen) < 2:
-        few = "successful episodes; leave --only-successes out" if only_successes else "episodes"
-        raise InputError(f"{dataset.path} has {len(chosen)} {few}, or collect more: cloning needs at least 2.")
+        few = "successful episodes; leave --only-successes out, or" if only_successes else "episodes;"
+        raise InputError(f"{dataset.path} has {len(chosen)} {few} collect more: cloning needs at least 2.")
     order = generator(seed, "bc", "held out").permutation(chosen)
     count = min(max(1, round(held_out * len(order))), len(order) - 1) if held_out > 0 else 0
     return _read(dataset, agent, np.sort(order[count:])), _read(dataset, agent, np.sort(order[:count]))

@@ -88,7 +88,12 @@ def read_answer(reply: str, options: Sequence[str]) -> tuple[NDArray[np.float64]
     return told - np.log(np.exp(told).sum()), True
 
 
-_DENIED = re.compile(r"\b(?:not|nor|neither|never|cannot|worse|worst)\b|n['’]t\b")
+DENIES: Final = re.compile(
+    r"\b(?:no[rt]|neither|never|cannot|dont|wors[et]|wrong|least|less|weake\w+|inferior|losing|loses|loser|avoid|reject\w*|"
+    r"against|but)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+"""Words with which a reply may name what it does not choose."""
 
 
 def _named(reply: str, options: Sequence[str]) -> int | None:
@@ -104,7 +109,7 @@ def _named(reply: str, options: Sequence[str]) -> int | None:
         return None
     only = found.pop()
     begins = only not in short and words[: len(spelled[only])] == spelled[only]
-    return None if _DENIED.search(reply.lower()) and not begins and words != spelled[only] else only
+    return None if DENIES.search(reply) and not begins and words != spelled[only] else only
 
 
 def request_of(line: Line, max_tokens: int, effort: str | None, sample: int = 0) -> Request:

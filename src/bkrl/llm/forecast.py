@@ -118,7 +118,8 @@ def forecast(
     open_ = [request for request, reply in zip(wanted, kept) if reply is None]
     lengths = [reply.completion_tokens for reply in kept if reply is not None and reply.completion_tokens is not None]
     typical = sum(lengths) / len(lengths) if lengths else guess
-    (tokens_in, longest), (each_in, each_out), count = _tokens(open_), _tokens(wanted), max(1, len(wanted))
+    (tokens_in, longest), (each_in, each_out) = (_tokens(some, price) for some in (open_, wanted))
+    count = max(1, len(wanted))
     return Outlook(
         requests=len(wanted),
         kept=len(wanted) - len(open_),
@@ -132,9 +133,10 @@ def forecast(
     )
 
 
-def _tokens(requests: list[Request]) -> tuple[int, int]:
+def _tokens(requests: list[Request], price: Price | None) -> tuple[int, int]:
     """In and, with replies that are all cut off, out."""
     chars = sum(len(message.text) for request in requests for message in request.messages)
+    chars += len(requests) * (0 if price is None else price.added)
     return chars // CHARS_PER_TOKEN, sum(request.max_tokens for request in requests) * (1 + LONGER_REPLY)
 
 

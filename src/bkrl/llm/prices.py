@@ -5,7 +5,7 @@ A price that is not known is None, and every sum it would enter is None too.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from importlib import resources
 from pathlib import Path
@@ -43,6 +43,8 @@ class Price:
     """What a token costs that the provider writes to its prompt cache, where that is more than `input`. Replies do not
     say which were, so all that were not read from it are reckoned so: an upper bound.
     """
+    added: int = 0
+    """So many bytes of `--body` come to each prompt: no more tokens than these."""
 
     def of_tokens(self, prompt: int, completion: int, cached: int = 0, tier: Tier = "default") -> float:
         """Dollars for so many tokens; `cached` is the part of `prompt` that was read from the provider's own cache."""
@@ -64,7 +66,7 @@ class Price:
 
     def bound(self, request: Request, tier: Tier = "default") -> float:
         """Dollars that no reply to `request` can exceed."""
-        return self.of_tokens(most_prompt_tokens(request), request.max_tokens, 0, tier)
+        return self.of_tokens(most_prompt_tokens(request) + self.added, request.max_tokens, 0, tier)
 
 
 _Dollars = Annotated[float, Flag("", least=0, most=1e9)]
@@ -109,16 +111,15 @@ def find_price(identity: Mapping[str, str] | None, override: Path | None = None)
     """
     if identity is None:
         return FREE
-    model, host = identity.get("model", ""), identity.get("host", "")
+    model, host, own = identity.get("model", ""), identity.get("host", ""), None
     if override is not None:
         text = read_text(override, f"The price list {override}", "name another with --prices")
         own = _first(_entries(text, str(override), today() + timedelta(days=1)), model, host)
-        if own is not None:
-            return own
-    if identity.get("kind") in LOCAL or is_loopback(host):
+    if own is None and (identity.get("kind") in LOCAL or is_loopback(host)):
         return FREE
     shipped = (resources.files(__package__) / "prices.toml").read_text("utf-8")
-    return _first(_entries(shipped, "the shipped price list"), model, host)
+    found = own or _first(_entries(shipped, "the shipped price list"), model, host)
+    return found and replace(found, added=len(identity.get("body", "").encode()))
 
 
 def today() -> date:

@@ -151,13 +151,13 @@ def _adjusted(found: Sequence[Difference]) -> list[Difference]:
 def by_seed(group: Group, values: NDArray[np.float64]) -> dict[int, float]:
     """One value of each run for each seed, averaged over draws of labels where each seed has all of them.
 
-    Empty where draws and seeds are not crossed: such runs have no single partner.
+    Empty where some seed has several runs and draws and seeds are not crossed: such runs have no single partner.
     """
     found: dict[int, dict[str, float]] = {}
     for run, value in zip(group.runs, values, strict=True):
         found.setdefault(run.seed, {})[run.potential] = float(value)
     draws = {run.potential for run in group.runs}
-    if any(set(own) != draws for own in found.values()):
+    if len(group.runs) > len(found) and any(set(own) != draws for own in found.values()):
         return {}
     return {seed: float(np.mean(list(own.values()))) for seed, own in found.items()}
 

@@ -10,12 +10,12 @@ from bkrl.core.files import plain
 from bkrl.core.reporter import percent
 from bkrl.core.seeds import generator
 from bkrl.report.comparison import by_seed, compare, difference
-from bkrl.report.groups import Group, final_and_average, grouped, without_repeats
+from bkrl.report.groups import NO_EFFECT, Group, final_and_average, grouped, without_repeats
 from bkrl.report.model import Difference, ResultRow
-from bkrl.report.provenance import follow, runs_below
 from bkrl.report.results import ratio_cell
 from bkrl.report.runs import training_runs
 from bkrl.runs.folder import no_run
+from bkrl.runs.provenance import follow, runs_below
 from bkrl.runs.record import Run
 from bkrl.stats import intervals as st
 from bkrl.stats.variance import compare_over_datasets, several
@@ -225,8 +225,10 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
     if paired:
         end = st.paired_test(by_seed(a, finals[0]), by_seed(b, finals[1]), rng)
     final = end.difference if end else apart(finals, both.rows[0].final, both.rows[1].final)
+    final, average = (one.clipped(least=-1.0) for one in (final, average))
     left, right = a.runs[0].settings, b.runs[0].settings
     settings = {key: (left[key], right[key]) for key in sorted(left) if key in right and left[key] != right[key]}
+    settings = {key: sides for key, sides in settings.items() if NO_EFFECT not in sides}
     notes = [*both.notes]
     partly = paired and {run.seed for run in a.runs} != {run.seed for run in b.runs}
     if partly:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bkrl.report.groups import Trained
 from bkrl.report.model import Cost, Time
-from bkrl.report.provenance import STAGES, Chain, Node, paid_once
+from bkrl.runs.provenance import STAGES, Chain, Node, paid_once
 from bkrl.stats.curves import Series, series_of
 
 _LOOPS = ("collect", "train-rs")

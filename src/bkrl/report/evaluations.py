@@ -9,7 +9,7 @@ import numpy as np
 from bkrl.core.seeds import generator
 from bkrl.report.groups import Trained, is_baseline
 from bkrl.report.model import Evaluated, Evaluation
-from bkrl.report.provenance import Chain, Node
+from bkrl.runs.provenance import Chain, Node
 from bkrl.stats.variance import Origin, nested_interval
 
 MODES: tuple[Literal["sampled", "greedy"], ...] = ("sampled", "greedy")

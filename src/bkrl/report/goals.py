@@ -8,7 +8,7 @@ import numpy as np
 from bkrl.report.groups import Group
 from bkrl.report.model import GoalRow
 from bkrl.report.plots.draw import Point
-from bkrl.report.provenance import Chain, Node
+from bkrl.runs.provenance import Chain, Node
 from bkrl.stats.intervals import t_interval
 
 QUALITIES = ("good", "bad_timing", "nonsense", "impossible")

@@ -15,9 +15,9 @@ from bkrl.report.evaluations import Played, evaluated
 from bkrl.report.groups import Trained
 from bkrl.report.model import FORMAT, Curves, EnvResults, FormUse, GoalRow, Results, Said
 from bkrl.report.plots.figures import Figure, styles_of
-from bkrl.report.provenance import Chain, Node
 from bkrl.report.runs import annotator_of, answered, env_facts, facts_of_answers
 from bkrl.rewards.shaping import FORMS
+from bkrl.runs.provenance import Chain, Node
 from bkrl.stats.crossings import StepsRatio
 
 

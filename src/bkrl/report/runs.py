@@ -20,8 +20,8 @@ from bkrl.methods.shaped import ADVISED, FADING
 from bkrl.potentials import EMPTY, advice_source
 from bkrl.potentials.protocol import FILE
 from bkrl.report.groups import NO_EFFECT, SUCCESS, Trained
-from bkrl.report.provenance import Chain, Node, paid_once
 from bkrl.rewards.shaping import FORMS
+from bkrl.runs.provenance import Chain, Node, paid_once
 from bkrl.stats.curves import series_of
 from bkrl.verbs import VERBS
 

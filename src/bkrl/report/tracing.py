@@ -9,8 +9,8 @@ from typing import Any
 from bkrl.core.errors import InputError
 from bkrl.core.files import read_json, sha256
 from bkrl.report.plots.draw import identity_of
-from bkrl.report.provenance import Chain, Link, Node, follow
 from bkrl.runs.folder import locate
+from bkrl.runs.provenance import Chain, Link, Node, follow
 
 _META = re.compile(rb'<meta name="bkrl-report" content="([0-9a-f]{64})">')
 HEAD = 4096  # the identity stands in the first bytes of a page

@@ -35,6 +35,7 @@ from bkrl.learn.loop import finished, train
 from bkrl.learn.ppo import PPO
 from bkrl.methods import curiosity
 from bkrl.runs.folder import locate
+from bkrl.runs.provenance import Node
 from bkrl.runs.record import Run
 from bkrl.runs.tracking import check_tracker, tracked
 from bkrl.stages import MISSION_NOT_VISIBLE, to_do
@@ -114,7 +115,7 @@ def _acting(config: CollectConfig, facts: EnvSpec, source: Run | None) -> tuple[
     if source is not None:
         agent = load_agent(source.path)
         check_acts_in(agent, facts, source.path)
-        return agent, int(source.facts.get("steps", 0))
+        return agent, Node("", source.stage, source, "").steps
     if config.explorer == "random":
         return RandomAgent(facts.env_id, facts.family, facts.action_names), 0
     return BotAgent.of(facts.env_id, config.epsilon), 0

@@ -220,6 +220,11 @@ def planned(config: LabelConfig, dataset: Dataset) -> Plan:
     check_knows(config.llm, plan.card.env_id, plan.card.family)
     if plan.closed and plan.calibrate == "rules":
         check_knows("rules", plan.card.env_id, plan.card.family)
+    if dataset.language != "en" and "rules" in (config.llm if plan.variant != "code" else "", plan.calibrate):
+        raise UsageError(
+            f"The rules annotator reads English captions alone, and {dataset.path} holds others; collect with "
+            "--language en, or name a language model, such as openai:MODEL, and leave --calibrate rules out."
+        )
     return plan
 
 

@@ -27,9 +27,9 @@ from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.report import report_page
 from bkrl.report.plots.draw import Panel, write_png, write_points
 from bkrl.report.plots.figures import bands_of, figures_of, panels, styles_of
-from bkrl.report.provenance import Chain, Node, follow, named
 from bkrl.report.results import results_of, text_table
 from bkrl.report.runs import family_mismatches, training_runs
+from bkrl.runs.provenance import Chain, Node, follow, named
 from bkrl.runs.record import Run
 
 REPORTED = ("train-rs", "evaluate", WORTH)

@@ -63,9 +63,9 @@ class Interval:
             if vars(self)[name] is None:
                 object.__setattr__(self, name, math.nan)
 
-    def clipped(self, most: float = 1.0) -> Interval:
-        """The interval of what cannot leave [0, most]; Student's t does not know that."""
-        low, high = (float(np.clip(end, 0.0, most)) for end in (self.low, self.high))
+    def clipped(self, most: float = 1.0, least: float = 0.0) -> Interval:
+        """The interval of what cannot leave [least, most]; Student's t does not know that."""
+        low, high = (float(np.clip(end, least, most)) for end in (self.low, self.high))
         return replace(self, low=low, high=high)
 
     def spread(self, form: Callable[[float], str], grid: float = 0.0) -> str:

@@ -75,7 +75,7 @@ def verdict(ratio: StepsRatio | None, shift: float | None) -> Verdict:
 def _only_steps(side: int, tested: bool) -> Verdict:
     word = "faster" if side > 0 else "slower"
     why = "not significant" if tested else "not tested"
-    reason = "the test does not confirm it" if tested else "there are no shared seeds to test it over"
+    reason = "the test does not confirm it" if tested else "there are no two pairs of seeds to test it over"
     return Verdict(0, f"{word}, {why}", f"reached {{goal}} {word} than {{other}}, but {reason}")
 
 

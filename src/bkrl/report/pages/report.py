@@ -13,7 +13,7 @@ from bkrl.report.pages.html import render
 from bkrl.report.pages.potential import STAGE as WORTH
 from bkrl.report.pages.potential import section
 from bkrl.report.plots.figures import Figure
-from bkrl.report.provenance import STAGES, Chain, Node
+from bkrl.runs.provenance import STAGES, Chain, Node
 
 
 @dataclass(frozen=True)

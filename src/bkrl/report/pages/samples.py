@@ -25,7 +25,7 @@ from bkrl.report.evaluations import Played
 from bkrl.report.pages.html import cut
 from bkrl.report.pages.labels import quality_section
 from bkrl.report.plots.strips import strips
-from bkrl.report.provenance import Chain, Node
+from bkrl.runs.provenance import Chain, Node
 
 MOST_DRAWN = 6
 """Potentials with strips."""
