@@ -27,8 +27,8 @@ import numpy as np
 from bkrl.core.errors import BkrlError, InputError, RunFailed, UsageError
 from bkrl.core.files import atomic_write
 from bkrl.report.groups import entry_of
-from bkrl.report.provenance import Node, follow
 from bkrl.report.runs import answered
+from bkrl.runs.provenance import Node, follow
 from bkrl.stats.intervals import symmetric, t_interval
 from bkrl.studies.cells import chosen, name_of
 from bkrl.studies.study import load_study

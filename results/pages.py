@@ -23,7 +23,7 @@ from bkrl.core.reporter import duration, percent
 from bkrl.report.groups import picture_files, short_env
 from bkrl.report.model import FORMAT, Cost, EnvResults, Evaluated, ResultRow, Results, Said, Timings
 from bkrl.report.pages.html import figure
-from bkrl.report.provenance import Chain, Node, follow
+from bkrl.runs.provenance import Chain, Node, follow
 from bkrl.runs.record import Run
 from bkrl.stats.crossings import bounded
 from bkrl.stats.intervals import Interval, PairedTest, step_label
