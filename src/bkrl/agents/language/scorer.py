@@ -12,6 +12,7 @@ Equal prompts are scored once, those of about one length together, and the candi
 (`packing`). The first prompts are scored the plain way too; where the two differ, all are from then on, with a warning.
 """
 
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -102,6 +103,8 @@ class Scorer:
     ) -> None:
         self.lm, self.names, self.scoring, self.most_tokens = lm, tuple(names), scoring or Scoring(), most_tokens
         self.half = half
+        if half:  # oneDNN keeps a plan of each shape that it multiplies, and prompts have hundreds: some .6 GB
+            os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
         self.candidates = lm.candidates(self.names, self.scoring.eos)
         self._words = torch.tensor([max(1, len(name.split())) for name in self.names])
         self.body: Body
