@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.play import play
 from bkrl.agents.random import RandomAgent
+from bkrl.agents.viewer import Viewer
 from bkrl.core.errors import InputError
 from bkrl.envs import captioner, env_spec, family, make_vec
 from bkrl.envs.housekeep import layout
@@ -20,6 +21,7 @@ from bkrl.envs.housekeep.floors import BODY, CELL, floor, view_map
 from bkrl.envs.housekeep.houses import house
 from bkrl.envs.housekeep.packer import THING, empty_tables, has_room
 from bkrl.envs.housekeep.sampling import model_sizes
+from bkrl.envs.housekeep.state import PLACED
 from bkrl.envs.housekeep.tables import models, scene
 from tests.envs.solved_housekeep import solved
 
@@ -339,6 +341,32 @@ def test_captions_say_what_is_held_and_where_things_lie() -> None:
     text = captioner(TASK, "ellm")(held)[0]
     assert text.startswith("objects: ")
     assert text.endswith(".you are holding: peppermint.")
+
+
+def test_the_agent_knows_where_it_has_put_what_it_does_not_see_there() -> None:
+    """With low-level control a thing that was just put down had no place until it came into view again."""
+    envs: Any = make_vec(f"{ORIGINAL}@things=all", 8)
+    bot, rng, began, out_of_view, put = (
+        BotAgent.of(f"{ORIGINAL}@things=all"),
+        np.random.default_rng(0),
+        np.ones(8, bool),
+        0,
+        0,
+    )
+    seen, state, (observations, _) = Viewer(envs, bot), bot.begin(8), envs.reset(seed=0)
+    for _ in range(200):
+        said = bot.act(seen(observations, began), state, began, None)
+        state, actions = said.state, said.actions.copy()
+        chance = rng.random(8) < 0.2
+        actions[chance] = rng.integers(0, len(envs.env_spec.action_names), chance.sum())
+        observations, _, terminated, truncated, infos = envs.step(actions)
+        began = terminated | truncated
+        for n in np.flatnonzero((infos["deed"] == PLACED) & ~began):
+            thing = envs.engine.things[n, envs.engine.envs["deed_thing"][n]]
+            assert thing["seen_on"] == thing["receptacle"] == infos["deed_place"][n]
+            put, out_of_view = put + 1, out_of_view + int(thing["seen"] == 1)
+    assert put > 10
+    assert out_of_view > 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 
 from bkrl.data.windows import Reads, Windows
 from bkrl.envs import toy
@@ -11,6 +12,7 @@ from bkrl.envs.babyai.constants import ACTION_NAMES
 from bkrl.inspect import worth
 from bkrl.inspect.worth import ceiling, measure
 from bkrl.potentials.protocol import Artefact, Raw, Scale, Scaled
+from bkrl.stats.ranks import rank_correlation
 
 
 class Fixed:
@@ -122,6 +124,18 @@ def test_the_ceiling_is_the_mean_rank_of_each_view():
     assert ceiling(views, np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(2 / np.sqrt(5))
     assert ceiling(views, np.array([1.0, 2.0, 1.0, 2.0])) == 0.0
     assert ceiling(np.arange(4, dtype=np.uint8)[:, None], np.array([3.0, 1.0, 4.0, 2.0])) == pytest.approx(1)
+
+
+def test_no_function_of_the_view_ranks_better_than_the_ceiling():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        views = rng.integers(0, 6, (40, 1)).astype(np.uint8)
+        truth = views[:, 0] + 3.0 * rng.standard_normal(40)
+        best = ceiling(views, truth)
+        means = np.array([rankdata(truth)[views[:, 0] == view].mean() for view in range(6)])
+        for levels in range(2, 7):  # views whose mean ranks are nearly equal are one
+            cut = np.digitize(means, np.linspace(means.min(), means.max(), levels))
+            assert rank_correlation(cut[views[:, 0]], truth) <= best + 1e-9
 
 
 def test_of_a_potential_that_reads_missions_nothing_is_computed_and_that_is_said():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from bkrl.agents import load_agent
 from bkrl.agents.bot import BotAgent
 from bkrl.agents.language.adapters import Trainable
 from bkrl.agents.language.agent import LanguageAgent, LanguageSettings
@@ -19,7 +20,8 @@ from bkrl.agents.mixture import Mixture
 from bkrl.agents.play import play
 from bkrl.agents.viewer import Viewer
 from bkrl.core.config import CollectConfig
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import InputError, UsageError
+from bkrl.core.flags import without_effect
 from bkrl.core.reporter import Reporter
 from bkrl.data.dataset import Dataset
 from bkrl.data.derive import merge
@@ -77,6 +79,37 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: py
     assert len(files) > 4
     for file in [*files, Path("policy.safetensors")]:
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes()
+
+
+@pytest.mark.parametrize("lm", [ClonedLM(), ClonedLM("tiny-t5", window=2)], ids=["network", "language model"])
+def test_it_goes_on_from_a_clone_and_the_learner_plays_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm: ClonedLM
+) -> None:
+    source = train_rs.run(settings(tmp_path / "clone", lm=lm, steps=60, eval_every=30), Reporter())
+    the_same_when_killed(settings(tmp_path / "whole", init_from=source.path, batch_size=32), monkeypatch)
+    run = Run.open(tmp_path / "whole", "train-rs")
+    before, after = ([row for row in one.metrics() if "eval/return" in row] for one in (source, run))
+    assert {**after[0], "step": 0} == {**before[-1], "step": 0}
+    assert [row["dagger/bot_share"] for row in run.metrics() if "dagger/bot_share" in row][:2] == [0.5, 0.25]
+    assert run.facts.get("lm") == source.facts.get("lm")
+    if lm.lm:
+        assert load_agent(run.path).settings.observations == 2
+    rounds = [Run.open(path, "collect") for path in sorted((run.path / "data").iterdir())[:2]]
+    assert [list(one.manifest["inputs"]) for one in rounds] == [["init_from"], ["earlier round"]]
+    assert len(follow([run.path]).of("train-rs")) == 2
+
+
+def test_what_is_of_another_kind_than_its_source_is_refused(run: Run, tmp_path: Path) -> None:
+    reader = train_rs.run(
+        settings(tmp_path / "reader", lm=ClonedLM("tiny-t5", window=1), steps=20, eval_every=20), Reporter()
+    )
+    with pytest.raises(InputError, match="is no language model; choose a run of glam, or of bc or dagger --lm"):
+        train_rs.run(settings(tmp_path / "no", init_from=run.path, lm=ClonedLM("tiny-t5")), Reporter())
+    with pytest.raises(InputError, match="are those of another network"):
+        train_rs.run(settings(tmp_path / "no", init_from=run.path, network="recurrent"), Reporter())
+    given = {"init_from": reader.path, "network": "recurrent"}
+    assert without_effect(settings(tmp_path / "no", **given), ["network"])
+    assert not (tmp_path / "no").exists()
 
 
 def test_frozen_layers_read_a_round_anew_as_in_a_run_that_goes_on(tmp_path: Path) -> None:

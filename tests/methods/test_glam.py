@@ -140,7 +140,7 @@ def test_advice_shifts_its_logits_and_is_kept_in_files_of_its_own(tmp_path: Path
     on.close()
     weights = run / "policy.advice.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + bytes(4))
-    with pytest.raises(InputError, match="advice.safetensors is missing, or was changed"):
+    with pytest.raises(InputError, match="advice.safetensors was changed"):
         load_agent(run)
 
 
@@ -254,7 +254,7 @@ def test_what_names_score_after_any_prompt_is_taken_off(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="its --bias-prompts were read with other names of actions"):
         agent.reworded(other, agent.env_id)
     assert agent.reworded(Wording(goal_label="speaker"), agent.env_id).settings.scoring.bias
-    with pytest.raises(InputError, match="has --bias-prompts, which glam does not take over; name its model as --lm"):
+    with pytest.raises(InputError, match="has --bias-prompts, which are not taken over; name its model as --lm"):
         train_rs.run(settings(tmp_path / "on", init_from=made.path), Reporter())
 
 

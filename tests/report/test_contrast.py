@@ -113,6 +113,20 @@ def test_over_datasets_success_at_the_end_has_an_interval_for_another_dataset() 
     assert final.low < -0.3
 
 
+def test_a_difference_over_many_datasets_is_of_their_means() -> None:
+    """Not of all runs: datasets have unequal numbers of them."""
+    rng, ours = np.random.default_rng(0), []
+    for number in range(7):
+        for seed in range(1, 3 + number % 3):
+            rate = 0.3 + 0.05 * number + 0.05 * rng.random()
+            series, name = _success((0.0, 1e5), (rate, rate)), f"d{number}"
+            ours.append(Trained(f"{name}-{seed}", RED, "bk-code", seed, {}, series, dataset=name, potential=f"p{name}"))
+    one = Group(RED, "bk-code", "bk-code", "pbrs", tuple(ours))
+    found = _contrast(RED, one, _ending("ppo", {seed: 0.2 + 0.01 * seed for seed in range(1, 4)}), 0.8)
+    (note,) = (note for note in found.notes if note.startswith("What stands under A"))
+    assert "A − B is a difference of the datasets' means:" in note
+
+
 def test_ends_that_are_all_alike_over_datasets_have_no_interval() -> None:
     """Nothing varies, so no test can be made; then runs were resampled, as if there were no datasets: 100 to 100."""
     ours = [

@@ -213,6 +213,9 @@ def test_the_test_over_datasets_is_students_t() -> None:
     assert told is not None
     low = scipy.stats.t.ppf(0.975, 2) * math.sqrt(np.var([0.6, 0.6, 0.9], ddof=1) / 3 + np.var(theirs, ddof=1) / 6)
     assert told.difference.low == pytest.approx(told.difference.estimate - low)  # Welch's 2.4, rounded down
+    few = compare_over_datasets(ours, theirs[:2], (origins, runs[:2]))
+    assert few is not None
+    assert (few.n, few.units) == (3, "datasets")  # it was 2, the runs of the other side
     assert compare_over_datasets(np.full(6, 0.5), np.full(6, 0.4), (origins, origins)) is None
 
 

@@ -24,9 +24,9 @@ from bkrl.agents.networks import check_fit
 from bkrl.agents.networks.reader import read
 from bkrl.agents.protocol import Acted, Agent, State
 from bkrl.agents.viewer import Viewer
-from bkrl.agents.weights import check_files, finite, read_weights, write_weights
+from bkrl.agents.weights import finite, read_weights, write_weights
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.core.files import atomic_write, check_files, read_json, sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.core.seeds import derive_seed, generator
 from bkrl.data.views import ViewName, Views

@@ -19,9 +19,9 @@ from bkrl.agents.networks import check_fit, of_spec
 from bkrl.agents.networks.layers import to_device
 from bkrl.agents.networks.missions import WordTable, vocabulary_of
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
-from bkrl.agents.weights import check_files, finite, read_weights, write_weights
+from bkrl.agents.weights import finite, read_weights, write_weights
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.core.files import atomic_write, check_files, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
 
 

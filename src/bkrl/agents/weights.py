@@ -10,22 +10,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write, sha256
+from bkrl.core.files import atomic_write
 from bkrl.core.prefixes import under
 
 
 def write_weights(path: Path, module: nn.Module) -> None:
     tensors = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
     atomic_write(path, safetensors.torch.save(tensors))
-
-
-def check_files(folder: Path, digests: Mapping[str, str]) -> None:
-    """InputError where one of a policy's files is missing, or is not what its SHA-256 was taken of."""
-    for name, digest in digests.items():
-        if not (folder / name).is_file():
-            raise InputError(f"{folder / name} is missing; train the policy again.")
-        if sha256(folder / name) != digest:
-            raise InputError(f"{folder / name} was changed after it was written; train the policy again.")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -40,6 +40,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_files(folder: Path, digests: Mapping[str, str], again: str = "train the policy again") -> None:
+    """InputError where a file is missing, or is not what its SHA-256 was taken of; `again`: what mends that."""
+    for name, digest in digests.items():
+        if not (folder / name).is_file():
+            raise InputError(f"{folder / name} is missing; {again}.")
+        if sha256(folder / name) != digest:
+            raise InputError(f"{folder / name} was changed after it was written; {again}.")
+
+
 def lock(file: IO[bytes], shared: bool = False) -> bool:
     """Lock an open file until it is closed or its process ends; False: another process has locked it.
 

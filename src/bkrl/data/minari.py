@@ -60,11 +60,7 @@ def to_minari(path: Path, out: Path) -> dict[str, Any]:
                 rewards=[float(reward) for reward in episode["rewards"]],
                 terminations=list(last & episode["terminated"]),
                 truncations=list(last & episode["truncated"]),
-                infos={
-                    "caption": episode["captions"],
-                    "mission": episode["mission"],
-                    **episode["texts"],
-                },
+                infos={"caption": episode["captions"], "mission": episode["mission"], **episode["texts"]},
             )
         )
         metadata.append({name: episode[name] for name in ("success", "checkpoint_step", "episode_texts")})

@@ -1,7 +1,8 @@
 """DAgger (Ross et al. 2011): what the learner meets is labelled by a bot, and cloned with all that was labelled before.
 
 A round plays whole episodes and writes them as a dataset of its own, in which `bot_action` stands beside the action
-that was taken. In round r the bot acts with a chance of mixing^r, so the first round is the bot's alone.
+that was taken. In round r the bot acts with a chance of mixing^r. r begins at 0, so the first round is the bot's
+alone; at 1 where the learner goes on from another run.
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ class Dagger(Learner):
 
     def iterate(self) -> dict[str, float]:
         """Play a round, then learn from this and all earlier ones."""
-        share = self.settings.mixing**self.number
+        share = self.settings.mixing ** (self.number + (self.settings.init_from is not None))
         with doing("playing a round", self.episodes_a_round, "episodes") as tick:
             dataset = self._play(share, tick)
         count = self._take(dataset)
@@ -57,8 +58,11 @@ class Dagger(Learner):
         """The dataset of the next round. One that an interrupted run left there is made again, the same."""
         facts, number = env_spec(self.settings.env), self.number
         config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
-        earlier = {"earlier round": self._place(number - 1)} if share < 1 else {}  # what the learner has learnt from
-        run = Run.renew(self._place(number), stage="collect", config=config, inputs=earlier)
+        # what the learner has learnt from
+        earlier = ("earlier round", self._place(number - 1)) if number else ("init_from", self.settings.init_from)
+        run = Run.renew(
+            self._place(number), stage="collect", config=config, inputs=dict([earlier] if share < 1 else [])
+        )
         agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))
         writer = open_writer(run, facts, self.envs, facts.language, played_by="a learner and its bot", labelled=True)
         record(

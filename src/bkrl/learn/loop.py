@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bkrl.core.errors import InputError
-from bkrl.core.files import atomic_write, sha256
+from bkrl.core.files import atomic_write, check_files, sha256
 from bkrl.core.prefixes import under
 from bkrl.core.reporter import Reporter
 from bkrl.learn.checkpoint import Checkpoints
@@ -166,10 +165,7 @@ def _resume(
         files = {"config.json": sha256(run.file("config.json"))}
         return {"milestones": 0, "best": None, "score": None, "warned": [], "files": files}, {}
     progress = dict(found.facts["progress"])
-    for name, digest in progress["files"].items():
-        path = run.file(name)
-        if not path.is_file() or sha256(path) != digest:
-            raise InputError(f"{path} is not what was written there; restore it, or pass --fresh.")
+    check_files(run.path, progress["files"], "restore it, or pass --fresh")
     run.rewind(int(found.facts["metrics_bytes"]), found.facts["metrics_sha256"])
     exact = bool(found.facts["exact"])
     learner.restore(Saved(found.tensors, found.facts["counters"], exact))

@@ -10,18 +10,8 @@ __all__ = ["BACKENDS", "SPECS", "annotators", "open_backend", "register_annotato
 
 BACKENDS: Registry[Callable[[str, Connection], Backend]] = Registry("llm")
 _ROWS = (
-    (
-        "rules",
-        "rules:RulesBackend",
-        "nothing",
-        "embedded hand-written heuristics: no language model, no key, no network",
-    ),
-    (
-        "votes",
-        "votes:VotesBackend",
-        "nothing",
-        "Housekeep's people's votes, the truth that it judges by: an upper bound for labels, no language model",
-    ),
+    ("rules", "rules:RulesBackend", "nothing", "hand-written heuristics: no language model, no key, no network"),
+    ("votes", "votes:VotesBackend", "nothing", "people's votes, by which Housekeep judges: no language model"),
     ("exact", "controls:ExactBackend", "a level that can be solved", "exact optimal values: the truth (`bkrl label`)"),
     ("random", "controls:RandomBackend", "nothing", "control: closed questions answered at random"),
     ("equal", "controls:EqualBackend", "nothing", "control: closed questions answered with equal chances"),

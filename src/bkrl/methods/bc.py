@@ -14,21 +14,24 @@ from bkrl.core.config import MISSION
 from bkrl.core.errors import UsageError
 from bkrl.core.flags import AppliesWhen, Flag
 from bkrl.core.reporter import percent
-from bkrl.methods.glam import LM, LMConfig, hardware_of, language_agent, lm_facts
+from bkrl.methods.glam import LM, LMConfig, going_on, hardware_of, like_its_source, lm_facts, reads, starting_agent
 from bkrl.methods.ppo import reads_missions
-from bkrl.methods.registry import Method, Training, TrainRsConfig, register_method
-from bkrl.methods.settings import form_facts
+from bkrl.methods.registry import Method, Training, register_method
+from bkrl.methods.settings import StartingWeights, form_facts
 
 if TYPE_CHECKING:
     from bkrl.agents.protocol import TrainableAgent
     from bkrl.learn.bc import Cloning
     from bkrl.learn.dagger import Dagger
 
-_BARE = AppliesWhen("a network of its own, without --lm", lambda c: not c.lm.lm)
+_BARE = AppliesWhen("a network of its own, without --lm", lambda c: None if (lm := reads(c)) is None else not lm)
 _SCORED = AppliesWhen(
     "--lm, --score-rule logprob and neither --action-head nor --normalise unconditional",
-    lambda c: c.lm.lm and c.lm.score_rule == "logprob" and not c.lm.action_head and c.lm.normalise != "unconditional",
+    lambda c: reads(c) and c.lm.score_rule == "logprob" and not c.lm.action_head and c.lm.normalise != "unconditional",
 )
+
+
+BatchSize = Annotated[int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)]
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,11 @@ class ClonedLM(LMConfig):
 
 
 @dataclass(frozen=True)
-class ClonesConfig(TrainRsConfig):
+class ClonesConfig(StartingWeights):
     """Settings of what clones; `env` is where the clone is evaluated."""
 
     held_out: Annotated[float, Flag("share of the episodes that only show how well it learns", least=0, most=0.9)] = 0.1
-    batch_size: Annotated[
-        int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)
-    ] = 2048
+    batch_size: BatchSize = 2048
     clone_learning_rate: Annotated[
         float, Flag("Adam's step size; 0: 1e-3, and for a model of your own 5e-5, or 5e-4 with adapters", least=0)
     ] = 0.0
@@ -83,31 +84,36 @@ class DaggerSettings(ClonesConfig):
     steps: Annotated[
         int, Flag("environment steps to train for; the last round is played to its end", least=1, pooled=True)
     ] = 50_000
-    batch_size: Annotated[
-        int, Flag("samples of a minibatch; with a memory, whole episodes of about so many", least=1)
-    ] = 256
+    batch_size: BatchSize = 256
     episodes_per_round: Annotated[int, Flag("episodes played before the clone learns again", least=2)] = 50
     mixing: Annotated[
-        float, Flag("in round r (from 0) the bot acts with this chance to the power of r", least=0, most=1)
+        float,
+        Flag(
+            "chance that the bot acts, to the power of the round (0, 1, …; with --init-from 1, 2, …)", least=0, most=1
+        ),
     ] = 0.5
     passes: Annotated[
         int, Flag("after a round, so many times as many samples are learnt from as it brought", least=1)
     ] = 4
 
 
-def _agent(settings: ClonesConfig, missions: Sequence[str]) -> tuple[TrainableAgent, str, dict[str, Any]]:
+def _agent(
+    settings: ClonesConfig, missions: Sequence[str], taken: dict[str, Any]
+) -> tuple[TrainableAgent, str, dict[str, Any]]:
     """Who clones, what it sees, and what the manifest says of it; it knows the words of `missions`."""
-    from bkrl.agents.build import new_agent, observation_options, teach
+    from bkrl.agents.build import new_agent, observation_options, take_weights, teach
     from bkrl.core.seeds import derive_seed
     from bkrl.envs import env_spec, make_vec
 
     if settings.lm.lm:
-        reader = language_agent(settings, settings.env, 1)
-        return reader, "text", lm_facts(reader)
+        reader = starting_agent(settings)
+        return reader, "text", lm_facts(reader, settings.init_from, taken)
     options, view = observation_options(env_spec(settings.env), settings.network, "symbolic")
     envs = make_vec(settings.env, 64, backend=settings.backend, **options)
     reads, seed = reads_missions(settings), derive_seed(settings.seed, "weights")
     agent = new_agent(settings.network, envs, view, 1, seed, reads)
+    if settings.init_from is not None:
+        take_weights(agent.module, settings.init_from)
     teach(agent, envs)
     envs.close()
     if agent.vocabulary is not None:
@@ -145,7 +151,8 @@ def build(settings: CloningSettings) -> Training:
     if settings.data is None:
         raise UsageError("--alg bc needs --data RUN, a dataset of `bkrl collect`.")
     dataset, facts = Dataset.open(settings.data), env_spec(settings.env)
-    agent, view, said = _agent(settings, dataset.text("mission")[1])
+    settings, taken = like_its_source(settings)
+    agent, view, said = _agent(settings, dataset.text("mission")[1], taken)
     parts = demonstrations(
         dataset, agent, only_successes=settings.only_successes, held_out=settings.held_out, seed=settings.seed
     )
@@ -164,6 +171,7 @@ def build(settings: CloningSettings) -> Training:
             **said,
         },
         iteration_steps=MINIBATCHES * settings.batch_size,
+        notes=going_on(settings, taken),
     )
     if dataset.env_id != facts.env_id:
         made.warnings.append(
@@ -195,7 +203,8 @@ def build_dagger(settings: DaggerSettings) -> Training:
     """A policy that is cloned from a bot, in the states that it meets itself."""
     from bkrl.learn.dagger import Dagger
 
-    agent, view, said = _agent(settings, ())
+    settings, taken = like_its_source(settings)
+    agent, view, said = _agent(settings, (), taken)
     learner = Dagger(_cloning(settings, agent, None, 2**62), settings)
     facts = {
         **form_facts("none"),
@@ -204,7 +213,7 @@ def build_dagger(settings: DaggerSettings) -> Training:
         "data": "data/round-NNNN, one dataset for each round",
         **said,
     }
-    return _DaggerTraining(learner, facts)
+    return _DaggerTraining(learner, facts, notes=going_on(settings, taken))
 
 
 register_method(

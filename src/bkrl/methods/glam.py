@@ -42,15 +42,27 @@ _TAKEN = "lm_settings_of_init_from"
 _CLONES = ("bc", "dagger")
 """Methods that train the actions of a language model and no critic."""
 
-_LM = (AppliesWhen("--lm", lambda c: bool(c.lm.lm)),)
+
+def _known(settings: Any) -> bool:
+    """Whether its --init-from, if it has one, is there already."""
+    source = vars(settings).get("init_from")
+    return source is None or (locate(source) / "manifest.json").is_file()
+
+
+def reads(settings: Any) -> bool | None:
+    """Whether a language model acts, that of --lm or of --init-from; None: the latter is not there yet."""
+    return bool(settings.lm.lm) or (bool(like_its_source(settings)[0].lm.lm) if _known(settings) else None)
+
+
+_LM = (AppliesWhen("--lm", reads),)
 _LORA = (AppliesWhen("--train lora", lambda c: c.lm.train == "lora"),)
 _SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: not c.lm.action_head))
 
 
 def _shares(settings: GlamSettings) -> bool | None:
     """Whether the critic is a head of the policy's model; None: it is that of a run which is not there yet."""
-    known = settings.init_from is None or (locate(settings.init_from) / "manifest.json").is_file()
-    critic = _like_its_source(settings)[0].lm.critic if known else settings.lm.critic
+    known = _known(settings)
+    critic = like_its_source(settings)[0].lm.critic if known else settings.lm.critic
     return critic == "shared" or "g7" in settings.defects or (False if known else None)
 
 
@@ -167,11 +179,7 @@ class LMConfig:
 
 
 def language_agent(
-    settings: Any,
-    env_id: str,
-    num_values: int,
-    defects: frozenset[str] = frozenset(),
-    model_seed: int | None = None,
+    settings: Any, env_id: str, num_values: int, defects: frozenset[str] = frozenset(), model_seed: int | None = None
 ) -> LanguageAgent:
     """An untrained agent; `settings` have `lm` and `seed`, and `hardware` where something is trained. Of the defects of
     the published code those of prompts are the agent's. `model_seed`: of a drawn model, if not that of the settings.
@@ -220,13 +228,14 @@ def hardware_of(settings: TrainRsConfig, agent: LanguageAgent) -> Hardware:
     return choose(settings.hardware, f"small {LANGUAGE}" if agent.lm.small else LANGUAGE)
 
 
-def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, Any]]:
+def like_its_source(settings: Any) -> tuple[Any, dict[str, Any]]:
     """Settings whose language model is that of --init-from in all that was left at its default, and what that is."""
     from bkrl.runs.record import Run
 
-    if settings.init_from is None:
+    source = vars(settings).get("init_from")
+    if source is None or source.is_file():
         return settings, {}
-    run = Run.open(settings.init_from, "train-rs")
+    run = Run.open(source, "train-rs")
     there = (run.config["config"].get("lm") or {}) | run.facts.get(_TAKEN, {})  # which it took itself
     if run.config["config"]["alg"] in _CLONES:  # it trained no critic: only what was chosen of one is taken
         unused = {"critic"} | (set() if there.get("action_head") else {"head_size", "head_activation"})
@@ -240,24 +249,33 @@ def _like_its_source(settings: GlamSettings) -> tuple[GlamSettings, dict[str, An
     return replace(settings, lm=replace(settings.lm, **taken)), taken
 
 
-def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> LanguageAgent:
-    """An agent that starts where another language model ended: with all that is trained of it, heads too."""
+def going_on(settings: Any, taken: dict[str, Any]) -> list[str]:
+    """What is said of --init-from, of whose settings these are `taken`."""
+    same = ", ".join(f"{option_name((name,))} {value}" for name, value in taken.items())
+    source = settings.init_from
+    return [] if source is None else [f"Training goes on from {source}{same and f', with its {same}'}."]
+
+
+def starting_agent(settings: Any, defects: frozenset[str] = frozenset()) -> LanguageAgent:
+    """A new agent, or one that starts where that of --init-from ended: with all that is trained of it, heads too."""
     from bkrl.agents import load_agent
     from bkrl.agents.language.advised import AdvisedLanguageAgent
     from bkrl.agents.language.agent import LanguageAgent
     from bkrl.agents.networks import misfit
     from bkrl.runs.record import Run
 
+    if (source := settings.init_from) is None:
+        return language_agent(settings, settings.env, 1, defects)
     run = Run.open(source, "train-rs")
     other = load_agent(run.path)
     if isinstance(other, AdvisedLanguageAgent):  # its advice was that of its run
         other = other.base
     if not isinstance(other, LanguageAgent):
-        raise InputError(f"--init-from: the policy of {source} is no language model; choose a run of glam or bc --lm.")
-    if other.settings.scoring.bias:
         raise InputError(
-            f"--init-from: {source} has --bias-prompts, which glam does not take over; name its model as --lm."
+            f"--init-from: the policy of {source} is no language model; choose a run of glam, or of bc or dagger --lm."
         )
+    if other.settings.scoring.bias:
+        raise InputError(f"--init-from: {source} has --bias-prompts, which are not taken over; name its model as --lm.")
     seed = other.lm.origin.seed if other.settings.training.partial else None  # what is frozen is to be the same
     agent = language_agent(settings, settings.env, 1, defects, seed)
     weights = other.module.state_dict()
@@ -283,7 +301,9 @@ def _going_on(settings: GlamSettings, source: Path, defects: frozenset[str]) -> 
     return agent
 
 
-def lm_facts(agent: LanguageAgent, init_from: Path | None = None) -> dict[str, Any]:
+def lm_facts(
+    agent: LanguageAgent, init_from: Path | None = None, taken: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What the manifest says of a language model that is itself, or goes on from, the policy of a run or none."""
     from bkrl.runs.record import Run
 
@@ -297,6 +317,7 @@ def lm_facts(agent: LanguageAgent, init_from: Path | None = None) -> dict[str, A
         "lm_parameters": sum(parameter.numel() for parameter in agent.lm.model.parameters()),
         "lm_training": agent.settings.training.text,
         "wording": {name: value for name, value in agent.wording.to_json().items() if value},
+        **({_TAKEN: taken} if taken else {}),
     }
 
 
@@ -343,7 +364,7 @@ class GlamSettings(PotentialSettings, StartingWeights, PublishedDefects):
     """Settings of glam."""
 
     init_from: Annotated[
-        Path | None, Flag("start from these weights: a train-rs run of glam, or of bc --lm", reads=True)
+        Path | None, Flag("start from these weights: a train-rs run of glam, or of bc or dagger --lm", reads=True)
     ] = None
     reward_scale: RewardScale = 1.0
     critic_learning_rate: Annotated[
@@ -400,13 +421,10 @@ def build(settings: GlamSettings) -> Training:
     from bkrl.learn.imitation import Imitation
 
     defects = settings.defects
-    settings, taken = _like_its_source(settings)
+    settings, taken = like_its_source(settings)
     if "g7" in defects:  # it is one of the loss that trains a shared value head
         settings = replace(settings, lm=replace(settings.lm, critic="shared"))
-    if settings.init_from is None:
-        agent = language_agent(settings, settings.env, 1, defects)
-    else:
-        agent = _going_on(settings, settings.init_from, defects)
+    agent = starting_agent(settings, defects)
     probes = _probed(agent)
     hardware, adapted = hardware_of(settings, agent), agent.settings.training.train == "lora"
     rate = settings.ppo.learning_rate or (1e-3 if agent.lm.small else 1e-4 if adapted else 1e-6)
@@ -433,12 +451,8 @@ def build(settings: GlamSettings) -> Training:
             streams, advised = streams_of(settings, opened), advise(settings, opened, agent)
             learner = learner_of(settings, setup, advised, streams, **more)
             training = shaped_training(settings, learner, opened, stack)
-    training.facts |= lm_facts(agent, settings.init_from) | ({_TAKEN: taken} if taken else {})
-    if settings.init_from is None:
-        training.notes.append(f"{agent.lm.name} is {agent.lm.level}, {training.facts['lm_is']}.")
-    else:
-        same = ", ".join(f"{option_name((name,))} {value}" for name, value in taken.items())
-        training.notes.append(f"Training goes on from {settings.init_from}{same and f', with its {same}'}.")
+    training.facts |= lm_facts(agent, settings.init_from, taken)
+    training.notes += going_on(settings, taken) or [f"{agent.lm.name} is {agent.lm.level}, {training.facts['lm_is']}."]
     if probes is not None:
         training.measures.append(lambda: probes.figures(training.learner.agent))
     return training

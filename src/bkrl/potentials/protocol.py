@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.documents import Mismatch, typed
 from bkrl.core.errors import InputError, RunFailed
-from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.core.files import atomic_write, check_files, read_json, sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.data.windows import Reads, Rollout, Windows
 from bkrl.envs import memory_of
@@ -173,12 +173,7 @@ class Artefact:
             artefact: Artefact = replace(typed(cls, document), folder=Path(folder))
         except Mismatch as problem:
             raise InputError(f"{path} is damaged: {problem}; run train-rm again.") from None
-        for name, recorded in artefact.files.items():
-            part = Path(folder) / Path(name).name
-            if not part.is_file():
-                raise InputError(f"{part} is missing; run train-rm again.")
-            if sha256(part) != recorded:
-                raise InputError(f"{part} was changed after the potential was built; run train-rm again.")
+        check_files(path.parent, {Path(name).name: one for name, one in artefact.files.items()}, "run train-rm again")
         return artefact
 
     def read_settings(self, kind: Any) -> Any:

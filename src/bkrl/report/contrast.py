@@ -235,10 +235,11 @@ def _contrast(env: str, a: Group, b: Group, threshold: float) -> Contrast:
         notes.append(f"A − B is over the {final.n} seeds that both have, the columns are over all runs.")
     middle = [name for name, row in zip(("A", "B"), both.rows, strict=True) if row.final.method == "bootstrap"]
     if middle:
+        means = "the datasets' means" if datasets else f"means{'' if partly else ' over all of them'}"
         verb, what = ("is", "an interquartile mean") if len(middle) == 1 else ("are", "interquartile means")
         notes.append(
             f"What stands under {' and '.join(middle)} {verb} {what} (of the middle half of the runs), A − B is a "
-            f"difference of means{'' if partly else ' over all of them'}: the columns need not differ by it."
+            f"difference of {means}: the columns need not differ by it."
         )
     notes += filter(None, (st.few_seeds_warning(min(len(a.runs), len(b.runs))), too_few_pairs([found.p])))
     notes += [f"{group.legend}: {group.guarantee}." for group in (a, b) if group.unguarded and group.guarantee]

@@ -276,14 +276,11 @@ def compare_over_datasets(
     df, error = welch(parts, [len(one) for one in units]), math.sqrt(sum(parts))
     p = 2 * float(special.stdtr(df, -abs(estimate) / error))
     shift = symmetric(estimate, error, df, n)
-    return PairedTest(value=p, holm=p, smallest=0.0, n=n, units="datasets", difference=shift)
+    return PairedTest(value=p, holm=p, smallest=0.0, n=several(*origins), units="datasets", difference=shift)
 
 
 def nested_interval(
-    values: NDArray[np.float64],
-    origins: Sequence[Origin],
-    rng: np.random.Generator,
-    cut: float = 0.25,
+    values: NDArray[np.float64], origins: Sequence[Origin], rng: np.random.Generator, cut: float = 0.25
 ) -> Interval:
     """What the tables show of runs. Over seeds the interquartile mean, or the mean where nothing is `cut` from the
     ends, with a bootstrap, and the mean with Student's t below ``FEW_SEEDS``; over datasets where there are several.

@@ -13,8 +13,8 @@ from bkrl.agents.advised import Advice, AdvisedAgent
 from bkrl.agents.language.agent import LanguageAgent
 from bkrl.agents.networks import fitted, of_spec
 from bkrl.agents.weights import read_weights, write_weights
-from bkrl.core.errors import InputError, UsageError
-from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.core.errors import UsageError
+from bkrl.core.files import atomic_write, check_files, read_json, sha256, to_json
 from bkrl.core.flags import Flag
 from bkrl.text.wording import Wording
 
@@ -68,8 +68,7 @@ class AdvisedLanguageAgent(AdvisedAgent):
         """Read an agent back; InputError when it is missing, damaged or of another format."""
         document: _Document = read_json(folder / f"{name}.json", _Document)
         weights, spec = folder / f"{name}.advice.safetensors", document["network"]
-        if not weights.is_file() or sha256(weights) != document["sha256"]:
-            raise InputError(f"{weights} is missing, or was changed after it was written; train the policy again.")
+        check_files(folder, {weights.name: document["sha256"]})
         base = LanguageAgent.load(folder, f"{name}.base", files=name)
         said = "the advice that is described beside them"
         advice = fitted(lambda: Advice(of_spec(spec["advice"]), 1.0), read_weights(weights), said)

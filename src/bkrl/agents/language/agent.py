@@ -27,9 +27,9 @@ from bkrl.agents.language.packing import Prompts
 from bkrl.agents.language.scorer import Scorer, Scoring
 from bkrl.agents.networks import misfit
 from bkrl.agents.protocol import Acted, Inputs, State, TrainableAgent
-from bkrl.agents.weights import check_files, finite, read_weights, write_weights
+from bkrl.agents.weights import finite, read_weights, write_weights
 from bkrl.core.errors import InputError, UsageError
-from bkrl.core.files import atomic_write, read_json, sha256, to_json
+from bkrl.core.files import atomic_write, check_files, read_json, sha256, to_json
 from bkrl.data.views import ViewName, Views
 from bkrl.envs import env_spec
 from bkrl.text.policy_prompts import FORMS, Chat, prompts, wants_of

@@ -76,24 +76,16 @@ def place(env: Any, things: Any, rows: Any, house: Any, sizes: Any, receptacle: 
     slot = np.int64(env.held)
     thing = things[slot]
     long, short, height = sizes[thing.model]
-    where = find_room(rows, things, receptacle, house.half[receptacle], long, short)
+    base, half, top = house.base[receptacle], house.half[receptacle], house.top[receptacle]
+    where = find_room(rows, things, receptacle, half, long, short)
     if where[0] == NOWHERE:
         fail(env)
         return
     env.tried += 1
     env.worked += 1
-    put(
-        rows,
-        things,
-        slot,
-        receptacle,
-        house.base[receptacle],
-        house.half[receptacle],
-        house.top[receptacle],
-        (long, short, height),
-        where,
-    )
+    put(rows, things, slot, receptacle, base, half, top, (long, short, height), where)
     thing.placed += 1
+    thing.seen_on = receptacle  # which the agent knows, seen or not
     thing.to_x, thing.to_z = env.x, env.z
     env.deed, env.deed_thing, env.deed_place = PLACED, slot, receptacle
     env.held = -1
