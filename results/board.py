@@ -69,6 +69,8 @@ def add(study: str, cells: str, folder: Path, name: str, measure: str) -> dict[s
     entries = sorted({entry_of(name) for name in names})
     if len(entries) > 1:
         raise UsageError(f"'{cells}' fits runs of {', '.join(entries)}; name one entry, and its seeds as -s[0-9]*.")
+    if len({run["seed"] for run in runs}) < len(runs):
+        raise UsageError(f"'{cells}' fits several draws of labels or data of a seed; name one, as in -d6-l1-s[0-9]*.")
     shared = {key: runs[0][key] for key in same}
     each = [{key: run[key] for key in ("cell", "seed", "score", "files")} for run in runs]
     return {"name": name or entries[0], "study": study, "measure": measure, **shared, "run": each}
@@ -198,6 +200,15 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _rows() -> list[dict[str, Any]]:
+    """Those of board.toml; InputError where it is no TOML."""
+    try:
+        rows: list[dict[str, Any]] = tomllib.loads(BOARD.read_text()).get("row", []) if BOARD.exists() else []
+    except tomllib.TOMLDecodeError as problem:
+        raise InputError(f"{BOARD} is damaged ({problem}); restore it from git, then add your row again.") from None
+    return rows
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -213,8 +224,8 @@ def main(arguments: Sequence[str]) -> int:
     again.add_argument("--runs", type=Path, help="where it is made; otherwise logs/board/STUDY")
     verbs.add_parser("page", help="write board.md")
     args = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = tomllib.loads(BOARD.read_text()).get("row", []) if BOARD.exists() else []
     try:
+        rows = _rows()
         if args.verb == "add":
             row = add(args.study, args.cells, args.runs, args.name, args.measure)
             atomic_write(BOARD, written([*(one for one in rows if one["name"] != row["name"]), row]))

@@ -128,6 +128,20 @@ def test_bad_rows_are_refused_in_one_sentence(swept: Path, cells: str, measure: 
         board.add(str(swept / "toy.toml"), cells, swept / "runs", "", measure)
 
 
+def test_a_row_has_one_draw_of_a_seed(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two draws of labels were counted as independent seeds, and only the last one's run could be replayed."""
+    monkeypatch.setattr(board, "chosen", lambda *which: 2 * chosen(*which))
+    with pytest.raises(UsageError, match="fits several draws of labels or data of a seed; name one"):
+        board.add(str(swept / "toy.toml"), "*/bk-pref-s1", swept / "runs", "", "success_rate")
+
+
+def test_a_damaged_board_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(board, "BOARD", tmp_path / "board.toml")
+    (tmp_path / "board.toml").write_text("<<<<<<< HEAD\n")
+    assert board.main(["page"]) == 3
+    assert "board.toml is damaged" in capsys.readouterr().err
+
+
 def test_who_told_the_advice_is_named() -> None:
     """A model that was asked about actions, without labels, was nobody."""
     run: Any = SimpleNamespace(manifest={"config": {"advice": "local:qwen"}}, facts={})

@@ -30,6 +30,7 @@ HOMES = {
     },
     "rich": {"cli/console.py", "cli/progress.py"},
     "transformers": {
+        "core/hub.py",
         "llm/scoring.py",
         "llm/weights.py",
         "text/encoders.py",

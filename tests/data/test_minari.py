@@ -209,6 +209,8 @@ def test_minari_reads_an_export(tmp_path, root, monkeypatch):
             to_minari(tmp_path / "d", tmp_path / name)
     with pytest.raises(UsageError, match=r"for example --out .*/a-b-v0\.$"):
         to_minari(tmp_path / "d", tmp_path / "a b")
+    with pytest.raises(UsageError, match=r"two characters or more, and not 't/d-v0'; use .* --out \S+root/d-v0\.$"):
+        to_minari(tmp_path / "d", root / "t" / "d-v0")  # it was told d-v0-v0, and to call that d-v0-v0-v0
 
 
 def test_an_episode_that_succeeded_in_its_last_step_is_exported_as_both(tmp_path, root):

@@ -42,3 +42,12 @@ def build(path: Path, positions: int) -> Path:
             network.lm_head.weight[following, word] = 10.0
     network.save_pretrained(path)
     return path
+
+
+def without(weights: Path, name: str) -> None:
+    """Take the tensors whose names begin so out of a safetensors file."""
+    from safetensors.torch import load_file, save_file
+
+    kept = {key: tensor for key, tensor in load_file(weights).items() if not key.startswith(name)}
+    assert len(kept) < len(load_file(weights))
+    save_file(kept, weights, metadata={"format": "pt"})

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.data.windows import Windows
 from bkrl.envs import captioner
+from bkrl.methods import TrainRsConfig
 from bkrl.potentials import load_potential
 from bkrl.potentials.goal import GoalIndex, GoalRaw, load
 from bkrl.potentials.goal.kind import build_index, calibrate
 from bkrl.potentials.goal.texts import Texts, action_clause, clauses, on_grid
+from bkrl.runs.folder import locate
+from bkrl.runs.inputs import read_by
 from bkrl.runs.samples import SAMPLES
 from bkrl.text.encoders import HashEncoder, _loaded, check_encoder, fit_encoder, open_encoder, words
 from tests.envs.test_crafter_captions import drawn, played
+from tests.llm.tiny_model import build, without
 
 COLOURS = ("red", "green", "blue", "purple")
 THINGS = ("ball", "box", "key")
@@ -192,7 +198,7 @@ def test_an_unknown_encoder_is_a_usage_error_and_a_missing_one_an_input_error(tm
         fit_encoder(f"hf:{tmp_path / 'nothing'}", [])
 
 
-def tiny_encoder(folder):
+def tiny_encoder(folder, positions=512):
     """A BERT of 16 numbers in a folder."""
     import transformers
 
@@ -200,8 +206,9 @@ def tiny_encoder(folder):
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "ball"]))
     config = transformers.BertConfig(
-        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
+        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=positions,
+    )  # fmt: skip
     transformers.BertModel(config).save_pretrained(folder)
     transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(folder)
 
@@ -265,3 +272,45 @@ def test_an_encoder_with_damaged_files_is_a_sentence(tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InputError, match="cannot be loaded .* name the folder of a whole one"):
         fit_encoder(f"hf:{tmp_path}")
+    tiny_encoder(tmp_path / "part")
+    without(tmp_path / "part" / "model.safetensors", "encoder.layer.0.output")
+    with pytest.raises(InputError, match=r"its weights have no encoder.layer.0.output.*name the folder of a whole one"):
+        fit_encoder(f"hf:{tmp_path / 'part'}")
+    tiny_encoder(tmp_path / "bare")
+    without(tmp_path / "bare" / "model.safetensors", "pooler.")  # which no vector reads
+    assert fit_encoder(f"hf:{tmp_path / 'bare'}").size == 16
+    tiny_encoder(tmp_path / "mute")
+    for file in (*(tmp_path / "mute").glob("tokenizer*"), tmp_path / "mute" / "vocab.txt"):
+        file.unlink()
+    with pytest.raises(InputError, match="mute holds no tokenizer"):  # every text was one, of unknown words
+        fit_encoder(f"hf:{tmp_path / 'mute'}")
+
+
+def test_an_encoder_that_is_another_model_now_is_refused(tmp_path):
+    """A policy was evaluated, and trained on, with whatever lay there."""
+    tiny_encoder(tmp_path)
+    kept = {**fit_encoder(f"hf:{tmp_path}").settings()}
+    config = TrainRsConfig("ellm", env="Crafter-Typed-AttackCow", goal_encoder=f"hf:{tmp_path}")
+    assert read_by(config) == {"goal_encoder": tmp_path / "model.safetensors"}
+    _loaded.cache_clear()
+    assert open_encoder(kept).settings() == kept
+    tiny_encoder(tmp_path)
+    _loaded.cache_clear()
+    with pytest.raises(InputError, match="is another model than the one that was trained with; bring that one back"):
+        open_encoder(kept)
+    assert open_encoder({"name": kept["name"], "size": 16})  # as earlier versions wrote it
+
+
+def test_encoders_that_decode_or_have_few_positions(tmp_path):
+    """Both ended in a traceback."""
+    sample = locate(Path("sample:lm-t5")) / "model"
+    (one,) = fit_encoder(f"hf:{sample}")(["go to the red ball"])
+    assert np.linalg.norm(one) == pytest.approx(1, abs=1e-5)
+    tiny_encoder(tmp_path, positions=4)
+    assert fit_encoder(f"hf:{tmp_path}")(["red ball red ball red ball"]).shape == (1, 16)
+
+
+def test_an_empty_text_without_marks_of_its_ends_is_nothing(tmp_path):
+    build(tmp_path, positions=64)
+    encoder = fit_encoder(f"hf:{tmp_path}")
+    assert not encoder([""]).any()

@@ -1,16 +1,21 @@
 """Transformers models by folder, or by name in the local cache of Hugging Face. Nothing is fetched here."""
 
 import hashlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from bkrl.core.errors import InputError
 from bkrl.core.files import sha256
 
-_HEAD_BYTES = 1 << 16
 _NOTES = (".cache", ".git")
 """What `hf download` and git write beside a model, with the time of it: the same model fetched again has others."""
+
+HERE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""How transformers is to open what lies on this machine."""
 
 
 def is_place(spec: str) -> bool:
@@ -39,30 +44,56 @@ def model_folder(spec: str) -> Path:
     return Path(config).parent
 
 
+@contextmanager
+def quiet(kind: type[Warning] = FutureWarning) -> Iterator[None]:
+    """Without the bars and advice of transformers, and without warnings of this kind."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", kind)  # of the future where peft calls transformers
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def read_tokenizer(where: str, folder: Path, **how: Any) -> Any:
+    """The tokenizer of a folder; InputError where it holds none: transformers makes an empty one up."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, **HERE, **how)
+    if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < 2:
+        raise InputError(f"{where} holds no tokenizer; put the model's tokenizer.json beside its weights.")
+    return tokenizer
+
+
+def read_model(auto: Any, folder: Path, **how: Any) -> Any:
+    """A model, of a class of transformers; ValueError where weights are missing, which would be drawn at random."""
+    model, said = auto.from_pretrained(folder, output_loading_info=True, **HERE, **how)
+    if missing := sorted(name for name in said["missing_keys"] if not name.startswith("pooler.")):
+        raise ValueError(f"its weights have no {missing[0]}")
+    return model
+
+
 def reason(error: Exception) -> str:
     """Why a model could not be loaded, on one line."""
     said = str(error).strip()
     return said.splitlines()[0][:200] if said else type(error).__name__
 
 
-def content(folder: Path, known: str = "") -> str:
-    """sha256 over names and contents of the files of a model folder, without notes of what brought them; `known` where
-    that is what earlier versions took for it, which read these notes, too, and before that both ends of each file.
-    """
-    every = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    if known and _of_ends(every) == known:
-        return known
-    files = {name: file for name, file in every.items() if name.partition("/")[0] not in _NOTES}
-    if known and len(files) < len(every) and _of_files(every) == known:
-        return known
-    return _of_files(files)
-
-
-def _of_files(files: Mapping[str, Path]) -> str:
+def content(folder: Path) -> str:
+    """sha256 over names and contents of the files of a model folder, without notes of what brought them."""
     digest = hashlib.sha256()
-    for name, file in files.items():
-        now = file.stat()
-        digest.update(f"{name}\0{_hashed(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)}".encode())
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name, now = file.relative_to(folder), file.stat()
+        if name.parts[0] not in _NOTES:
+            state = now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+            digest.update(f"{name.as_posix()}\0{_hashed(file, *state)}".encode())
     return digest.hexdigest()
 
 
@@ -70,16 +101,3 @@ def _of_files(files: Mapping[str, Path]) -> str:
 def _hashed(file: Path, *state: int) -> str:
     """The file's SHA-256, read once as long as its state stays."""
     return sha256(file)
-
-
-def _of_ends(files: Mapping[str, Path]) -> str:
-    digest = hashlib.sha256()
-    for name, file in files.items():
-        size = file.stat().st_size
-        digest.update(f"{name}\0{size}\0".encode())
-        with file.open("rb") as data:
-            digest.update(data.read(_HEAD_BYTES))
-            if size > 2 * _HEAD_BYTES:
-                data.seek(size - _HEAD_BYTES)
-                digest.update(data.read(_HEAD_BYTES))
-    return digest.hexdigest()

@@ -212,9 +212,11 @@ def _id_of(out: Path) -> str:
     root = Path(os.environ.get(_ROOT, Path.home() / ".minari" / "datasets")).absolute()
     dataset_id = out.relative_to(root).as_posix() if out.is_relative_to(root) else out.name
     if not _ID.fullmatch(dataset_id):
+        name = out.name if _ID.fullmatch(out.name) else re.sub(r"[^-_a-zA-Z0-9]", "-", out.name) + "-v0"
+        place = root if out.is_relative_to(root) else out.parent
         raise UsageError(
-            f"Minari takes names of letters, digits, - and _ that end in a version, and not '{dataset_id}'; use for "
-            f"example --out {out.with_name(re.sub(r'[^-_a-zA-Z0-9]', '-', out.name) + '-v0')}."
+            f"Minari takes names of letters, digits, - and _ that end in a version, in folders whose names have two "
+            f"characters or more, and not '{dataset_id}'; use for example --out {place / name}."
         )
     return dataset_id
 

@@ -1,16 +1,14 @@
 """Opening the weights of a causal language model: a transformers folder, or a GGUF file."""
 
 import struct
-import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bkrl.core.errors import InputError
-from bkrl.core.hub import reason
+from bkrl.core.hub import quiet, read_model, read_tokenizer, reason
 from bkrl.core.models import checked, fetched, find
 
 _HEAD_BYTES = 64 * 2**20
@@ -46,24 +44,6 @@ def chat_template_in(path: Path) -> bool:
         return b"tokenizer.chat_template" in file.read(_HEAD_BYTES)
 
 
-@contextmanager
-def quiet(kind: type[Warning] = FutureWarning) -> Iterator[None]:
-    """Without the bars and advice of transformers, and without warnings of this kind."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", kind)  # of the future where peft calls transformers
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-
-
 def _read_once() -> AbstractContextManager[Any]:
     """Read a GGUF file once: transformers reads its vocabulary three times, each word of it through numpy.memmap."""
     from unittest.mock import patch
@@ -83,18 +63,15 @@ def load(path: Path, dtype: Any = "auto") -> tuple[Any, Any]:
 
     What comes of a GGUF file can be saved and trained like any other model. InputError when it cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    folder = path
-    if path.is_file():
-        folder, here = path.parent, {**here, "gguf_file": path.name}
+    folder, here = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     reader.tqdm = lambda tensors, **_: tensors  # a bar of its own, which no setting turns off
     try:
         with quiet(Warning), _read_once() if path.is_file() else nullcontext():
-            tokenizer = AutoTokenizer.from_pretrained(folder, **here)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **here)
+            tokenizer = read_tokenizer(str(path), folder, **here)
+            model = read_model(AutoModelForCausalLM, folder, dtype=dtype, **here)
     except _UNREADABLE as error:
         raise InputError(f"The model {path} cannot be loaded ({reason(error)}); fetch or copy it again.") from None
     if path.is_file():  # transformers refuses to save what it thinks is quantised

@@ -88,9 +88,7 @@ class DaggerSettings(ClonesConfig):
     episodes_per_round: Annotated[int, Flag("episodes played before the clone learns again", least=2)] = 50
     mixing: Annotated[
         float,
-        Flag(
-            "chance that the bot acts, to the power of the round (0, 1, …; with --init-from 1, 2, …)", least=0, most=1
-        ),
+        Flag("chance that the bot acts, to the power of the round (from 0; from 1 with --init-from)", least=0, most=1),
     ] = 0.5
     passes: Annotated[
         int, Flag("after a round, so many times as many samples are learnt from as it brought", least=1)

@@ -49,6 +49,7 @@ class EllmDQNSettings(GoalSettings, GuidedSettings):
         str,
         Flag(
             "encoder of the text: hash, minilm or hf:PATH",
+            reads=True,
             only=(AppliesWhen("--sees published", lambda c: c.sees == "published"),),
         ),
     ] = "hash"

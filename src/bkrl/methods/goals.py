@@ -90,7 +90,10 @@ class DeedSettings:
         ),
     ] = ""
     goal_encoder: Annotated[
-        str, Flag("what finds goals similar: none (equal words), hash, minilm or hf:PATH", only=(_DEEDS, _GOALS))
+        str,
+        Flag(
+            "what finds goals similar: none (equal words), hash, minilm or hf:PATH", only=(_DEEDS, _GOALS), reads=True
+        ),
     ] = "none"
     goal_threshold: Annotated[float, _share("cosine above which a goal and a deed are the same", _SIMILAR)] = 0.99
     goal_ask: Annotated[

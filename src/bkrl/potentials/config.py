@@ -50,7 +50,7 @@ class TrainRmConfig:
         Flag("the dataset  [default: the one the labels were made from]", only=(_LABELS,), pooled=True, reads=True),
     ] = None
     encoder: Annotated[
-        str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS)
+        str, Flag("goal labels: text encoder, hash (offline), minilm or hf:NAME_OR_PATH", only=_GOALS, reads=True)
     ] = "hash"
     epochs: Annotated[
         int, Flag("preference labels: most passes over the pairs (training stops early)", least=1, only=_PREFERENCES)

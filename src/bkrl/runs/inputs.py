@@ -24,6 +24,8 @@ def read_by(config: object) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for one in flags_of(type(config)):
         value = one.of(config) if one.flag.reads else None
+        if isinstance(value, str) and (weights := Path(value.removeprefix("hf:"), "model.safetensors")).is_file():
+            value = weights  # a model of transformers
         if isinstance(value, Path) or (isinstance(value, str) and (locate(Path(value)) / "manifest.json").is_file()):
             found[one.name] = Path(value)
         elif isinstance(value, tuple):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from bkrl.core.errors import InputError, UsageError
 from bkrl.core.flags import Flag
-from bkrl.core.hub import is_place, model_folder, reason
+from bkrl.core.hub import HERE, is_place, model_folder, quiet, read_model, read_tokenizer, reason
 from bkrl.core.models import fetched, find
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -130,32 +130,36 @@ class HuggingFaceEncoder(_Remembering):
         folder = model_folder(where)
         import torch
         from safetensors import SafetensorError
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 
-        here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        self._torch, self.name = torch, name
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, **here)
-            with torch.device("cpu"):  # agents are built on "meta" first (`check_fit`), where nothing can be loaded
-                self._model = AutoModel.from_pretrained(folder, **here).eval().requires_grad_(False)
+            self._tokenizer = read_tokenizer(where, folder)
+            decodes = AutoConfig.from_pretrained(folder, **HERE).is_encoder_decoder
+            with quiet(), torch.device("cpu"):  # agents are built on "meta" first (`check_fit`)
+                model = read_model(AutoModelForTextEncoding if decodes else AutoModel, folder)
+                self._model = model.eval().requires_grad_(False)
+                self.size = int(self._model.config.hidden_size)
+                positions = getattr(self._model.config, "max_position_embeddings", max_length)
+                self._most = min(max_length, positions, self._tokenizer.model_max_length)
+                self.probe = self.embed("a red ball, seen once").tolist()[:8]  # enough to know it by
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
             text = f"The text encoder {where} cannot be loaded ({reason(error)}); "
             remedy = "name the folder of a whole one." if is_place(where) else f"run `hf download {where}`."
             raise InputError(text + remedy) from None
-        self._torch = torch
-        self._max_length = max_length
-        self.name = name
-        self.size = int(self._model.config.hidden_size)
 
     def embed(self, text: str) -> NDArray[np.float32]:
         """(size,) the mean of the last layer over all tokens of one text, at length 1."""
         with self._torch.no_grad():
-            tokens = self._tokenizer(text, truncation=True, max_length=self._max_length, return_tensors="pt")
+            tokens = self._tokenizer(text, truncation=True, max_length=self._most, return_tensors="pt")
+            if not tokens["input_ids"].numel():  # an empty text, without tokens about its ends
+                return np.zeros(self.size, np.float32)
             mean = self._model(**tokens).last_hidden_state[0].float().mean(0)
             vector: NDArray[np.float32] = (mean / mean.norm().clamp(min=1e-12)).numpy()
         return vector
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.name, "size": self.size}
+        return {"name": self.name, "size": self.size, "probe": self.probe}
 
 
 def words(text: str) -> list[str]:
@@ -177,19 +181,26 @@ def fit_encoder(name: str, *corpora: Iterable[str]) -> TextEncoder:
 
 
 class EncoderSettings(TypedDict):
-    """What `settings` of an encoder gives; `rarity` of the hash encoder alone."""
+    """What `settings` of an encoder gives: `rarity` of the hash encoder, `probe`, of a vector, of others."""
 
     name: str
     size: Annotated[int, Flag("", least=1, most=2**16)]
     rarity: NotRequired[dict[str, float]]
+    probe: NotRequired[list[float]]
 
 
 def open_encoder(settings: EncoderSettings) -> TextEncoder:
-    """The encoder an artefact names."""
+    """The encoder an artefact names; InputError where another model has that name now."""
     if settings["name"] == "hash":
         return HashEncoder(settings.get("rarity"), settings["size"])
     check_encoder(settings["name"])
-    return _loaded(settings["name"])
+    encoder = _loaded(settings["name"])
+    probe = settings.get("probe", encoder.probe)
+    if len(probe) != len(encoder.probe) or not np.allclose(probe, encoder.probe, atol=1e-3):
+        raise InputError(
+            f"The text encoder {encoder.name} is another model than the one that was trained with; bring that one back."
+        )
+    return encoder
 
 
 @cache

@@ -22,6 +22,7 @@ from bkrl.learn.ppo import PPO
 from bkrl.learn.protocol import Saved
 from bkrl.rewards.streams import EnvReward
 from bkrl.text.wording import Wording
+from tests.llm.tiny_model import without
 
 ENV = "BabyAI-GoToLocal-v0"
 CONFIG = PPOConfig(num_envs=4, num_steps=4, num_minibatches=2, update_epochs=2, learning_rate=1e-3)
@@ -293,6 +294,10 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "t5/model.safetensors").write_bytes(b"no weights")
     with pytest.raises(InputError, match="cannot be opened as a language model"):
         open_language_model(str(tmp_path / "t5"))
+    open_language_model("tiny-t5").save(tmp_path / "part")
+    without(tmp_path / "part/model.safetensors", "decoder.block.0.layer.0")
+    with pytest.raises(InputError, match=r"its weights have no decoder.block.0.*; name the folder of a whole one"):
+        open_language_model(str(tmp_path / "part"))  # the rest was drawn, anew in each process
     open_language_model("tiny-t5").save(tmp_path / "mute")
     for file in (tmp_path / "mute").glob("tokenizer*"):
         file.unlink()

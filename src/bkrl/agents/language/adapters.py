@@ -14,8 +14,7 @@ from safetensors import SafetensorError
 from bkrl.agents.language.models import LanguageModel
 from bkrl.agents.networks.layers import multiplies_bf16
 from bkrl.core.errors import InputError, UsageError
-from bkrl.core.hub import reason
-from bkrl.llm.weights import quiet
+from bkrl.core.hub import quiet, reason
 
 Train = Literal["all", "lora", "heads"]
 ENCODER = -1

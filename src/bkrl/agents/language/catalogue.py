@@ -20,7 +20,7 @@ FOLDERS = {"lm": "model", "train-rs": "policy"}
 
 
 def open_language_model(
-    where: str, *, chat: bool = True, pretrained: bool = True, embeddings: bool = False, seed: int = 0, known: str = ""
+    where: str, *, chat: bool = True, pretrained: bool = True, embeddings: bool = False, seed: int = 0
 ) -> LanguageModel:
     """A model by the name that `--lm` takes.
 
@@ -29,7 +29,6 @@ def open_language_model(
             whose policy is a whole model; a model of `bkrl lm list` that was fetched, or any GGUF file; any folder of
             transformers, or the name of one in the local cache.
         chat, pretrained, embeddings, seed: see `Origin`.
-        known: what `Origin` said of its content before, perhaps in an earlier version.
 
     Raises:
         InputError: there is none, or none that can score answers.
@@ -50,7 +49,7 @@ def open_language_model(
             )
     options: dict[str, Any] = {"chat": chat, "pretrained": pretrained, "embeddings": embeddings, "seed": seed}
     try:
-        return open_model(where, folder, level=level, known=known, **options)
+        return open_model(where, folder, level=level, **options)
     except InputError:
         if not Path(where).exists() and (near := did_you_mean(where, [*TINY, *samples(["lm"])])):
             raise InputError(f"There is no model '{where}'.{near}") from None
@@ -59,8 +58,7 @@ def open_language_model(
 
 def reopened(origin: Origin) -> LanguageModel:
     """The model that an agent was made from; InputError where another one is there now."""
-    options = asdict(origin)
-    found = open_language_model(options.pop("where"), known=options.pop("content"), **options)
+    found = open_language_model(**{name: value for name, value in asdict(origin).items() if name != "content"})
     if found.origin.content != origin.content:
         raise InputError(f"{origin.where} is another model than the policy was trained on; put the old one back.")
     return found

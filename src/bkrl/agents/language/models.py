@@ -17,8 +17,8 @@ from torch import nn
 from bkrl.agents.language.packing import Tokens
 from bkrl.core.errors import InputError
 from bkrl.core.files import sha256
-from bkrl.core.hub import content, model_folder, reason
-from bkrl.llm.weights import load, quiet
+from bkrl.core.hub import HERE, content, model_folder, quiet, read_model, read_tokenizer, reason
+from bkrl.llm.weights import load
 from bkrl.text.policy_prompts import Chat
 
 Kind = Literal["seq2seq", "causal"]
@@ -180,7 +180,6 @@ def open_model(
     embeddings: bool = False,
     seed: int = 0,
     level: str = "P3",
-    known: str = "",
 ) -> LanguageModel:
     """A model from a GGUF file, a folder of transformers, or a name in the local cache of Hugging Face.
 
@@ -189,15 +188,13 @@ def open_model(
         folder: where it lies; None: `where` says so.
         chat, pretrained, embeddings, seed: see `Origin`.
         level: see the module.
-        known: see `hub.content`.
 
     Raises:
         InputError: there is no model, or none that can score answers.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     folder = folder or model_folder(where)
-    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     attention = {"attn_implementation": "sdpa", "dtype": torch.float32}
     kind: Kind
     try:
@@ -206,16 +203,16 @@ def open_model(
                 model, tokenizer = load(folder, torch.float32)
                 config, kind = model.config, "causal"
             else:
-                config = AutoConfig.from_pretrained(folder, **here)
+                config = AutoConfig.from_pretrained(folder, **HERE)
                 names = config.architectures or []
                 if names and not any(name.endswith(_WRITERS) for name in names):
                     raise InputError(
                         f"{where} holds a {names[0]}, which writes no text; choose a T5, Llama or the like."
                     )
-                tokenizer = AutoTokenizer.from_pretrained(folder, **here)
+                tokenizer = read_tokenizer(where, folder)
                 kind = "seq2seq" if config.is_encoder_decoder else "causal"
                 auto = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-                model = auto.from_pretrained(folder, **attention, **here)
+                model = read_model(auto, folder, **attention)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError, SafetensorError) as error:
         if "scaled_dot_product_attention" in str(error):
             raise InputError(
@@ -226,8 +223,6 @@ def open_model(
             f"{where} cannot be opened as a language model ({reason(error)}); name the folder of a whole one, with "
             "config.json, weights and tokenizer."
         ) from None
-    if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < 2:  # transformers makes an empty one up
-        raise InputError(f"{where} holds no tokenizer; put the model's tokenizer.json beside its weights.")
     if kind == "seq2seq" and config.decoder_start_token_id is None:
         raise InputError(
             f"{where} does not say what its decoder starts with; set decoder_start_token_id in config.json."
@@ -239,7 +234,7 @@ def open_model(
             model.load_state_dict(kept, strict=False)
             model.tie_weights()
     templated = chat and kind == "causal" and bool(tokenizer.chat_template)
-    told = sha256(folder) if folder.is_file() else content(folder, known)
+    told = sha256(folder) if folder.is_file() else content(folder)
     origin = Origin(where, chat, pretrained, embeddings, seed, told)
     return LanguageModel(fused(model.eval()), tokenizer, kind, origin, level, templated)
 
