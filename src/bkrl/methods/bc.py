@@ -20,7 +20,6 @@ from bkrl.methods.registry import Method, Training, register_method
 from bkrl.methods.settings import StartingWeights, form_facts
 
 if TYPE_CHECKING:
-    from bkrl.agents.protocol import TrainableAgent
     from bkrl.learn.bc import Cloning
     from bkrl.learn.dagger import Dagger
 
@@ -95,9 +94,7 @@ class DaggerSettings(ClonesConfig):
     ] = 4
 
 
-def _agent(
-    settings: ClonesConfig, missions: Sequence[str], taken: dict[str, Any]
-) -> tuple[TrainableAgent, str, dict[str, Any]]:
+def _agent(settings: ClonesConfig, missions: Sequence[str], taken: dict[str, Any]) -> tuple[Any, str, dict[str, Any]]:
     """Who clones, what it sees, and what the manifest says of it; it knows the words of `missions`."""
     from bkrl.agents.build import new_agent, observation_options, take_weights, teach
     from bkrl.core.seeds import derive_seed

@@ -61,9 +61,8 @@ _SCORES = (*_LM, AppliesWhen("scored actions, without --action-head", lambda c: 
 
 def _shares(settings: GlamSettings) -> bool | None:
     """Whether the critic is a head of the policy's model; None: it is that of a run which is not there yet."""
-    known = _known(settings)
-    critic = like_its_source(settings)[0].lm.critic if known else settings.lm.critic
-    return critic == "shared" or "g7" in settings.defects or (False if known else None)
+    critic = (like_its_source(settings)[0] if _known(settings) else settings).lm.critic
+    return critic == "shared" or "g7" in settings.defects or (False if _known(settings) else None)
 
 
 _SHARED = AppliesWhen("--critic shared, or --compat g7", _shares)
@@ -252,8 +251,8 @@ def like_its_source(settings: Any) -> tuple[Any, dict[str, Any]]:
 def going_on(settings: Any, taken: dict[str, Any]) -> list[str]:
     """What is said of --init-from, of whose settings these are `taken`."""
     same = ", ".join(f"{option_name((name,))} {value}" for name, value in taken.items())
-    source = settings.init_from
-    return [] if source is None else [f"Training goes on from {source}{same and f', with its {same}'}."]
+    said = f"Training goes on from {settings.init_from}{same and f', with its {same}'}."
+    return [] if settings.init_from is None else [said]
 
 
 def starting_agent(settings: Any, defects: frozenset[str] = frozenset()) -> LanguageAgent:
