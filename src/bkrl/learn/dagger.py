@@ -58,11 +58,8 @@ class Dagger(Learner):
         """The dataset of the next round. One that an interrupted run left there is made again, the same."""
         facts, number = env_spec(self.settings.env), self.number
         config = {"env": facts.env_id, "language": facts.language, "round": number, "seed": self.seed}
-        # what the learner has learnt from
-        earlier = ("earlier round", self._place(number - 1)) if number else ("init_from", self.settings.init_from)
-        run = Run.renew(
-            self._place(number), stage="collect", config=config, inputs=dict([earlier] if share < 1 else [])
-        )
+        learnt = {"earlier round": self._place(number - 1)} if number else {"init_from": self.settings.init_from}
+        run = Run.renew(self._place(number), stage="collect", config=config, inputs=learnt if share < 1 else {})
         agent = Mixture(self.agent, self.bot, share, derive_seed(self.seed, "dagger", "draws", number))
         writer = open_writer(run, facts, self.envs, facts.language, played_by="a learner and its bot", labelled=True)
         record(

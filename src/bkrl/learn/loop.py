@@ -165,7 +165,9 @@ def _resume(
         files = {"config.json": sha256(run.file("config.json"))}
         return {"milestones": 0, "best": None, "score": None, "warned": [], "files": files}, {}
     progress = dict(found.facts["progress"])
-    check_files(run.path, progress["files"], "restore it, or pass --fresh")
+    for name, digest in progress["files"].items():
+        file = run.file(name)
+        check_files(file.parent, {file.name: digest}, "restore it, or pass --fresh")
     run.rewind(int(found.facts["metrics_bytes"]), found.facts["metrics_sha256"])
     exact = bool(found.facts["exact"])
     learner.restore(Saved(found.tensors, found.facts["counters"], exact))
