@@ -247,6 +247,15 @@ def test_priors_that_know_the_answers_are_refused(name, tmp_path: Path):
         open_judge(name, "Rs_int", stack, asking=AskConfig(cache=tmp_path))
 
 
+def test_a_random_judge_is_drawn_by_the_seed(tmp_path: Path):
+    def judged(seed: int) -> list[float | None]:
+        with ExitStack() as stack:
+            return open_judge("random", "Rs_int", stack, asking=AskConfig(cache=tmp_path), seed=seed).judge([FORK])
+
+    assert judged(1) != judged(2)
+    assert judged(1) == judged(1)
+
+
 def test_an_asked_judge_takes_all_that_is_said_of_asking(tmp_path: Path, monkeypatch):
     """Prices and concurrency were left out once, so that a model of one's own could not be given a limit of cost."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")

@@ -398,6 +398,18 @@ def test_goals_are_replayed_where_the_rules_are_the_same(tmp_path):
             source_of(replace(replayed, env="Crafter-Typed-Original"), stack)
 
 
+def test_random_suggestions_are_drawn_by_the_seed(tmp_path):
+    """Every seed of the control had the same goals, so its interval left their draw out."""
+
+    def suggested(name: str, seed: int) -> list[Any]:
+        asked = settings(tmp_path / "no", suggester=name, seed=seed)
+        with ExitStack() as stack:
+            return source_of(replace(asked, cache=tmp_path / "cache"), stack).book.suggester.suggest(range(6))
+
+    assert suggested("random", 1) != suggested("random", 2)
+    assert suggested("random:1", 2) == suggested("random", 1)
+
+
 def test_a_policy_brings_its_goals_along(tmp_path, monkeypatch):
     asked = settings(tmp_path / "run", suggester="rules", steps=512, wanted="mine stone", network="recurrent")
     run = train_rs.run(asked, Reporter())

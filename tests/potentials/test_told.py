@@ -97,8 +97,8 @@ def test_advice_is_bought_at_ones_own_prices_by_either_api(data, tmp_path, monke
     """--max-cost was refused where the shipped list has no price, and train-rm had no --prices to give one."""
     opened = []
 
-    def stop(name, settings, stack):
-        opened.append(open_session(name, settings, stack))
+    def stop(name, settings, stack, **more):
+        opened.append(open_session(name, settings, stack, **more))
         raise RunFailed("enough")
 
     monkeypatch.setattr(train_rm, "open_session", stop)

@@ -333,8 +333,8 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
-def test_the_effort_reaches_the_session(tmp_path, monkeypatch, settings):
-    """Without it, what one effort's run learns of an endpoint would be used for every other."""
+def test_effort_and_seed_reach_the_session(tmp_path, monkeypatch, settings):
+    """What one effort's run learnt of an endpoint was used for every other; `random` drew alike for every seed."""
     told = []
 
     def opened(*given, **named):
@@ -344,8 +344,8 @@ def test_the_effort_reaches_the_session(tmp_path, monkeypatch, settings):
     monkeypatch.setattr(evolve, "open_session", opened)
     for begin in (evolve.run, evolve.outlook):
         with pytest.raises(UsageError, match="enough"):
-            begin(settings(tmp_path / "run", llm="openai:m", effort="low"), Reporter())
-    assert told == [{"effort": "low"}] * 2
+            begin(settings(tmp_path / "run", llm="openai:m", effort="low", seed=7), Reporter())
+    assert told == [{"effort": "low", "seed": 7}] * 2
 
 
 def test_prompts_that_cannot_be_filled_in_are_refused_before_anything_is_trained(tmp_path, monkeypatch, settings):

@@ -140,7 +140,7 @@ def open_judge(
     plain = plain_judge(name, house, accuracy, seed)
     if plain is not None:
         return plain
-    session = open_session(name, asking or AskConfig(), stack, PLAIN, "suggester")
+    session = open_session(name, asking or AskConfig(), stack, PLAIN, "suggester", seed=seed)
     return AskedJudge(name, Chooser(session, votes=votes, max_tokens=max_tokens, wait=wait), SHIPPED)
 
 

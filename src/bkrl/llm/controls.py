@@ -24,7 +24,7 @@ class ControlBackend(FreeBackend):
     name = ""
 
     def __init__(self, spec: str, connection: Connection) -> None:
-        self.seed = spec
+        self.seed = spec or str(connection.seed)
 
     async def complete(self, request: Request) -> Reply:
         if not request.choices:
@@ -41,7 +41,7 @@ class ControlBackend(FreeBackend):
 
 
 class RandomBackend(ControlBackend):
-    """Log-probabilities drawn for each conversation by the seed that its name ends in: `random:SEED`."""
+    """Log-probabilities drawn for each conversation, by the seed that its name ends in (`random:SEED`) or the run's."""
 
     name, how = "random", "at random"
 

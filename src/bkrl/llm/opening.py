@@ -35,17 +35,18 @@ def open_session(
     others: Sequence[str] = (),
     what: str = "annotator",
     effort: str = "default",
+    seed: int = 0,
 ) -> AskSession:
     """A session with the annotator of this name, which `stack` closes. For a dry run it writes nothing.
 
     Raises:
         UsageError: no annotator has the name, or a cost is bounded and not known. `others`: names that would do, too;
-            `what`: what the name is of; `effort`: see `Connection`.
+            `what`: what the name is of; `effort`, `seed`: see `Connection`.
         InputError: a key, model or file is not there.
     """
     check_name(name, others, what)
     asking = not settings.dry_run
-    connection = Connection(settings.cache, asking=asking, api=settings.api, effort=effort)
+    connection = Connection(settings.cache, asking=asking, api=settings.api, effort=effort, seed=seed)
     return opened(session_with(open_backend(name, connection), settings), settings.cache if asking else None, stack)
 
 

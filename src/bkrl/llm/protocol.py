@@ -31,12 +31,12 @@ Api = Literal["chat", "responses"]
 
 @dataclass(frozen=True)
 class Connection:
-    """How a backend is reached; nothing here but `body` and `api` changes an answer.
+    """How a backend is reached; nothing here but `body`, `api` and `seed` changes an answer.
 
     memory: folder where what is learnt about endpoints is kept (None: nowhere); tier: at which price requests are sent;
     asking: False when nothing will be sent, so that no key is needed; headers: sent with every request, secret; body:
     fields added to every request, which the backend makes part of its identity; effort: the reasoning effort of its
-    requests, with which abilities of an endpoint differ.
+    requests, with which abilities of an endpoint differ; seed: of an annotator that draws.
     """
 
     memory: Path | None = None
@@ -46,6 +46,7 @@ class Connection:
     body: Mapping[str, Any] = field(default_factory=dict)
     api: Api = "chat"
     effort: str = "default"
+    seed: int = 0
 
 
 @dataclass(frozen=True)

@@ -361,7 +361,7 @@ def _asked(settings: GoalSettings, known: Any, family: str, stack: ExitStack) ->
         raise UsageError(f"--suggester {kind} answers closed questions only; leave --goal-ask open out.")
     if kind == "rules" and closed:
         raise UsageError(f"--suggester rules names goals in words; leave --goal-ask {ask} out.")
-    session = open_session(settings.suggester, settings, stack, PLAIN, "suggester")
+    session = open_session(settings.suggester, settings, stack, PLAIN, "suggester", seed=settings.seed)
     if closed:
         chooser = Chooser(session, votes=settings.goal_votes, max_tokens=settings.max_tokens, wait=settings.waits)
         made = PartSuggester if ask == "parts" else ClosedSuggester

@@ -171,7 +171,7 @@ def comparisons_of(settings: OnlineSettings, stack: ExitStack) -> LiveComparison
     from bkrl.llm.opening import open_session
 
     facts = env_spec(settings.env)
-    session = open_session(settings.llm, settings, stack)
+    session = open_session(settings.llm, settings, stack, seed=settings.seed)
     comparisons = LiveComparisons(
         session,
         env_card(settings.env),

@@ -183,7 +183,8 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
     plan = planned(config, Dataset.open(config.dataset))
     variant = variant_of_plan(plan)
     headers, body = extras.headers(config.header or "", not config.dry_run), extras.body(config.body or "", config.api)
-    connection = Connection(config.cache, config.tier, not config.dry_run, headers, body, config.api, config.effort)
+    asking, seed = not config.dry_run, config.seed
+    connection = Connection(config.cache, config.tier, asking, headers, body, config.api, config.effort, seed)
     if config.llm in baseline.NAMES and not config.closed:
         variant = baseline.control(config.llm)
         backend: Backend = RecordedBackend(config.llm, {"annotator": baseline.NAMES[config.llm]})
@@ -191,8 +192,7 @@ def _job(config: LabelConfig, reporter: Reporter) -> _Job:
         truth.check(plan.dataset.env_id, plan.criteria)
         backend = RecordedBackend("exact", HONESTY)
     else:
-        spec = f"random:{config.seed}" if config.llm == "random" else config.llm
-        backend = open_backend(spec, connection)
+        backend = open_backend(config.llm, connection)
     session = session_with(backend, config, reporter, rpm=config.rpm, tpm=config.tpm, tier=config.tier)
     check_plan(plan, variant)
     if "exact" in (config.llm, config.score) and not config.dry_run and to_do(config):

@@ -174,5 +174,4 @@ def _annotator(config: TrainRmConfig, stack: ExitStack) -> AskSession | None:
     if kind in EMBEDDED and kind not in CONTROLS:
         raise UsageError(f"--advice asks closed questions about actions, which {kind} does not answer; name a model.")
     limits = AskConfig(max_requests=config.max_requests, max_cost=config.max_cost, prices=config.prices)
-    name = f"random:{config.seed}" if config.advice == "random" else config.advice
-    return open_session(name, replace(limits, api=config.api, cache=config.cache), stack)
+    return open_session(config.advice, replace(limits, api=config.api, cache=config.cache), stack, seed=config.seed)

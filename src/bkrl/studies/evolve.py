@@ -24,6 +24,7 @@ from bkrl.labelers.proposals import TEMPLATE, Proposer
 from bkrl.labelers.variants import variant_of_plan
 from bkrl.llm.forecast import Outlook, forecast, shown
 from bkrl.llm.opening import open_session
+from bkrl.llm.session import AskSession
 from bkrl.runs.record import Run
 from bkrl.stages import to_do
 from bkrl.stages.label import check_plan, planned
@@ -42,7 +43,7 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
         raise UsageError("--dry-run makes no run; use it with `bkrl evolve`.")
     plan = _plan(config)
     with ExitStack() as stack:
-        session = open_session(config.llm, config, stack, effort=config.effort) if to_do(config) else None
+        session = _session(config, stack) if to_do(config) else None
         own = plan.card.prompts.files(templates_of(plan))
         inputs = {"dataset": config.dataset, **{f"prompt {name}": path for name, path in own.items()}}
         result = Run.begin(config, "label", inputs, reporter)
@@ -55,11 +56,15 @@ def run(config: EvolveConfig, reporter: Reporter) -> Run:
     return result
 
 
+def _session(config: EvolveConfig, stack: ExitStack) -> AskSession:
+    return open_session(config.llm, config, stack, effort=config.effort, seed=config.seed)
+
+
 def outlook(config: EvolveConfig, reporter: Reporter) -> Outlook:
     """What a tournament would ask, and how many env steps it would take. Asks and writes nothing."""
     plan = _plan(config)
     with ExitStack() as stack:
-        session = open_session(config.llm, config, stack, effort=config.effort)
+        session = _session(config, stack)
         most = config.rounds * config.proposals
         if plan.closed:
             requests, how, at_most, carried = questions_of(plan), "made of these answers.", 1, 0.0
