@@ -73,6 +73,11 @@ def test_a_mission_that_changes_is_told_with_the_reply(monkeypatch):
     assert "place table" not in instance.reset(seed=1)
 
 
+def test_an_env_without_missions_names_no_goal():
+    """The first reply began with "Goal of the agent: "."""
+    assert "Goal" not in to_trl_environment("Crafter-Text-Reward")().reset(seed=1)
+
+
 def test_without_a_seed_instances_have_episodes_of_their_own():
     def told():
         factory = to_trl_environment(ENV)

@@ -381,6 +381,19 @@ def test_seeds_are_known_and_bring_the_same_again(env_spec: int) -> None:
     assert single.np_random_seed == 8
 
 
+@pytest.mark.parametrize("env_id", [RED_BALL, "CrafterReward-v1"])
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_seed_that_is_refused_begins_nothing(env_id: str, backend: str) -> None:
+    """Steps were taken in a world that was never made, and in episodes that were over."""
+    env = bkrl.envs.make(env_id, backend=backend)
+    with pytest.raises(gym.error.Error):
+        env.reset(seed=np.int64(3))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="before reset"):
+        env.step(0)
+    with pytest.raises(TypeError):
+        make_vec(env_id, 2, backend=backend).reset(seed=[3.9, 1])
+
+
 def test_every_vector_environment_draws_its_envs() -> None:
     for env_spec in (0, 1, 2, 4):
         envs = make_vec(env_spec, 2)

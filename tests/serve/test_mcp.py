@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bkrl.cli.main import run_command
+from bkrl.core.errors import UsageError
 from tests.experience import write_dataset
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -63,6 +64,21 @@ def test_an_episode_is_played_and_begun_again_in_the_same_place(tmp_path):
     assert [one["reward"] for one in paid[:7]] == [0] * 6 + [1]
     assert paid[6]["over"]
     assert "begin another with start_episode" in paid[7]
+
+
+def test_an_action_whose_name_is_a_number_is_taken_by_its_name(tmp_path):
+    """Number 1, the second action, was taken for "1", the name of the first."""
+    from bkrl.serve.mcp import Desk
+
+    desk = Desk(tmp_path)
+    desk.start_episode("Toy-Chain", 3)
+    played = desk._played[1]
+    played.action_names, played._numbers = ("1", "2"), {"1": 0, "2": 1}
+    for action in ("2", "1", "2", "0"):
+        desk.act(1, action)
+    assert desk.episode_state(1)["actions"] == [1, 0, 1, 0]
+    with pytest.raises(UsageError, match="There is no action"):
+        desk.act(1, "9" * 5_000)
 
 
 def test_episodes_without_a_seed_are_different_ones(tmp_path):

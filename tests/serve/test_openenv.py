@@ -5,6 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from bkrl.core.errors import UsageError
+from bkrl.core.errors import RunFailed, UsageError
 from bkrl.serve.openenv import MOST_BYTES, SPARE, OpenEnvServer
 from bkrl.serve.sessions import Sessions
 
@@ -231,6 +232,42 @@ def test_a_reset_that_says_two_things_is_refused(data):
             assert [one["seed"] for one in (await ask("state"))["data"]["sessions"]] == [1, 2]
 
     served(test)
+
+
+def test_a_batch_that_is_refused_closes_no_session_and_leaves_none_half_way():
+    """The third session was gone, and the second could be stepped in a place that nobody had asked for."""
+
+    async def test(server):
+        async with client(server, "/batch/ws") as ask:
+            await ask("reset", seeds=[1, 2, 3])
+            assert "after its episode's end" in (await ask("reset", seeds=[4, 5], actions=[1] * 9))["data"]["message"]
+            assert len((await ask("state"))["data"]["sessions"]) == 3
+            assert "null for its session" in (await ask("step", actions=[None, 1, None]))["data"]["message"]
+            assert (await ask("step", actions=[None, None, 1]))["data"]["done"] == [True, True, False]
+            assert (await ask("reset", seeds=[6]))["data"]["done"] == [False]
+
+    served(test)
+
+
+def test_a_potential_that_fails_ends_the_episodes_that_moved(monkeypatch):
+    """Each client was told that nothing had changed, sent its step again, and took it twice."""
+    sessions = Sessions("BabyAI-GoToRedBallGrey-v0", 3, Path("sample:bk-pref-minigrid"))
+
+    def broken(*given):
+        raise RunFailed("Φ is no number.")
+
+    async def test(server):
+        async with client(server) as one, client(server) as other, client(server) as apart:
+            await asyncio.gather(one("reset", seed=1), other("reset", seed=2), apart("reset", seed=3))
+            with monkeypatch.context() as now:
+                now.setattr(sessions.phi, "step", broken)
+                for told in await asyncio.gather(*(ask("step", action=1) for ask in (one, other))):
+                    assert told["data"]["code"] == "EXECUTION_ERROR"
+                assert "No episode runs" in (await one("step", action=1))["data"]["message"]
+            assert (await apart("step", action=1))["type"] == "observation"
+            assert (await one("reset"))["type"] == (await one("step", action=1))["type"] == "observation"
+
+    served(test, played=sessions)
 
 
 def test_sessions_are_bounded_and_come_back():

@@ -67,7 +67,7 @@ class _Episode:
     def _said(self, views: Any) -> str:
         """What is seen, after the mission where that is new: sub-goals that an env shows change within an episode."""
         said, before, self._mission = " ".join(views.text[0]), self._mission, views.mission[0]
-        if self._mission == before:
+        if self._mission in ("", before):
             return said
         labels = LABELS[self._wording.language or self._envs.env_spec.language or "en"]
         return f"{labels.goal}: {self._mission}\n{said}"

@@ -48,6 +48,7 @@ class BaseEnv(Lifetime, gymnasium.Env[Any, Any]):
             raise ValueError(f"unknown reset option {sorted(options)[0]!r}; '{self.env_spec.env_id}' knows none")
         if seed is not None and seed < 0:
             raise ValueError("a seed must not be negative")
+        super().reset(seed=seed)
         self._begun, self._over = True, False
 
     def _check_step(self, action: Any) -> NDArray[np.int64]:
@@ -80,7 +81,6 @@ class SingleEnv(BaseEnv):
         if seed is None and not self._begun:
             seed = self.envs.np_random_seed[0]
         self._check_reset(seed, options)
-        super().reset(seed=seed)
         observations, _ = self.envs.reset(seed=seed)
         return _only(observations), {"success": False, **self.envs._details(0)}
 

@@ -1,5 +1,6 @@
 """The vector environment of every env: arrays in, arrays out, Gymnasium's three autoreset modes."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -382,7 +383,7 @@ def seeds_of(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int
         return [int(seed) + i for i in range(num_envs)]
     if len(seed) != num_envs:
         raise ValueError(f"{len(seed)} seeds were given for {num_envs} envs")
-    return [None if s is None else int(s) for s in seed]
+    return [None if s is None else operator.index(s) for s in seed]
 
 
 def reset_mask_of(options: dict[str, Any] | None, num_envs: int) -> NDArray[np.bool_]:

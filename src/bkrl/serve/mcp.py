@@ -58,7 +58,8 @@ class Desk:
         sessions = self._of(episode)
         if sessions.over[0]:
             raise UsageError("The episode is over; begin another with start_episode.")
-        moved = sessions.step([0], [sessions.action(int(action) if action.isdecimal() else action)])
+        number = action.isdecimal() and action not in sessions.action_names
+        moved = sessions.step([0], [sessions.action(int(action[:9]) if number else action)])
         paid = {"reward": float(moved.rewards[0]), "success": bool(moved.success[0])}
         return {**self._shown(sessions), **paid, "terminated": bool(moved.terminated[0])}
 

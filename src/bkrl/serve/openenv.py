@@ -20,7 +20,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from bkrl.core.errors import BkrlError, UsageError
+from bkrl.core.errors import BkrlError, RunFailed, UsageError
 from bkrl.core.hosts import is_loopback
 from bkrl.serve.sessions import Sessions
 from bkrl.serve.turns import Turns
@@ -156,7 +156,7 @@ class OpenEnvServer:
                 states = [*map(self._state, rows)]
                 return {"type": "state", "data": {"sessions": states} if many else states[0]}
         except BkrlError as problem:
-            return _error(str(problem), "VALIDATION_ERROR")
+            return _error(str(problem), "EXECUTION_ERROR" if isinstance(problem, RunFailed) else "VALIDATION_ERROR")
         return _error(f"There is no message '{str(kind)[:40]}'; send reset, step, state or close.", "UNKNOWN_TYPE")
 
     async def _reset(self, data: dict[str, Any], rows: list[int]) -> dict[str, Any]:
@@ -197,12 +197,12 @@ class OpenEnvServer:
             )
         each = seeds or [data.get("seed")] * count
         starts = [self.sessions.start(seed, data.get("actions")) for seed in each]
-        if which is None:
-            self.sessions.close(rows[count:])
-            del rows[count:]
-            rows += self.sessions.open(count - len(rows))
-        chosen = rows if which is None else [rows[number] for number in _numbers(which, len(rows))]
+        kept = count if which is None else len(rows)
+        rows += self.sessions.open(max(0, kept - len(rows)))
+        chosen = rows[:kept] if which is None else [rows[number] for number in _numbers(which, len(rows))]
         await self.turns.take(chosen, starts=starts)
+        self.sessions.close(rows[kept:])
+        del rows[kept:]
         more = {"seed": [self.sessions.seeds[row] for row in rows]}
         return self._all(rows, None, self.sessions.over[rows].tolist(), more)
 

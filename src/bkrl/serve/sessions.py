@@ -146,9 +146,8 @@ class Sessions:
         self.seen, missions = self.envs.begin_rows(which, [one.seed for one in starts])
         symbols = symbols_of(self.seen)
         for row, one, mission, caption in zip(rows, starts, missions, self._caption(symbols), strict=True):
-            self.seeds[row], self.taken[row], self.captions[row], self.missions[row] = (
-                one.seed, [], caption, mission,
-            )  # fmt: skip
+            self.seeds[row], self.taken[row] = one.seed, []
+            self.captions[row], self.missions[row] = caption, mission
         self.over[which] = False
         if self.phi is not None:
             self.phi.begin(which, symbols, missions)
@@ -156,21 +155,23 @@ class Sessions:
         for at in range(max(len(one.actions) for one in starts)):
             going = [(row, one.actions[at]) for row, one in zip(rows, starts, strict=True) if at < len(one.actions)]
             if self.over[[row for row, _ in going]].any():
+                self.over[which] = True  # what was asked for is not reached: no step from here
                 raise UsageError(f"The saved state has actions after its episode's end, at step {at}.")
             self.step(*map(list, zip(*going, strict=True)))
 
     def step(self, rows: Sequence[int], actions: Sequence[int]) -> Stepped:
-        """One action in each of these sessions, whose episodes run; no session stands there twice."""
+        """One action in each of these sessions, whose episodes run, none twice. RunFailed: Φ failed, and they end."""
         began, which, chosen = process_time(), np.asarray(rows, np.int64), np.asarray(actions, np.int64)
         self.seen, paid, terminated, truncated, success = self.envs.step_rows(which, chosen)
         symbols, rewards, shaping = symbols_of(self.seen), paid.astype(np.float64), np.zeros(len(which))
-        self.over[which] = terminated | truncated
+        self.over[which] = True
         for row, action, *texts in zip(rows, actions, self._caption(symbols), self.envs.missions()[which], strict=True):
             self.taken[row].append(action)
             self.captions[row], self.missions[row] = texts
         if self.phi is not None:
             missions = [self.missions[row] for row in rows]
             shaping = self.phi.step(which, chosen, symbols, terminated, missions)
+        self.over[which] = terminated | truncated
         self.busy += process_time() - began
         return Stepped(rewards + shaping, terminated, truncated, success, shaping)
 

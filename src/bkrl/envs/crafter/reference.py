@@ -229,7 +229,6 @@ class CrafterEnv(BaseEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; without a seed, the next one of the seed given last."""
         self._check_reset(seed, options)
-        super().reset(seed=seed)
         if seed is not None:
             self.game.reseed(seed)
         elif not self._seeded:
