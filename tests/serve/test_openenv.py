@@ -266,6 +266,10 @@ def test_a_potential_that_fails_ends_the_episodes_that_moved(monkeypatch):
                 assert "No episode runs" in (await one("step", action=1))["data"]["message"]
             assert (await apart("step", action=1))["type"] == "observation"
             assert (await one("reset"))["type"] == (await one("step", action=1))["type"] == "observation"
+            with monkeypatch.context() as now:
+                now.setattr(sessions.phi, "begin", broken)
+                assert (await one("reset", seed=1))["data"]["code"] == "EXECUTION_ERROR"
+            assert "No episode runs" in (await one("step", action=1))["data"]["message"]
 
     served(test, played=sessions)
 

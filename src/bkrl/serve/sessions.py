@@ -144,13 +144,13 @@ class Sessions:
         """Begin episodes in these sessions."""
         began, which = process_time(), np.asarray(rows, np.int64)
         self.seen, missions = self.envs.begin_rows(which, [one.seed for one in starts])
-        symbols = symbols_of(self.seen)
+        symbols, self.over[which] = symbols_of(self.seen), True
         for row, one, mission, caption in zip(rows, starts, missions, self._caption(symbols), strict=True):
             self.seeds[row], self.taken[row] = one.seed, []
             self.captions[row], self.missions[row] = caption, mission
-        self.over[which] = False
         if self.phi is not None:
             self.phi.begin(which, symbols, missions)
+        self.over[which] = False
         self.busy += process_time() - began
         for at in range(max(len(one.actions) for one in starts)):
             going = [(row, one.actions[at]) for row, one in zip(rows, starts, strict=True) if at < len(one.actions)]
